@@ -37,7 +37,7 @@ from supervisor.training_state.codec import read_state
 from supervisor.training_state.registry import Registry
 from supervisor.training_state.snapshot import state_bytes
 from supervisor.training_state.state import TrainingState
-from supervisor.worker.capture.captured_checkpoint import CapturedCheckpoint
+from supervisor.worker.capture.checkpoint_writer import CapturedCheckpoint
 from supervisor.worker.capture.checkpointer import Checkpointer
 from supervisor.worker.capture.single_writer import SingleWriter
 

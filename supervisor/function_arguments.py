@@ -15,12 +15,14 @@ import inspect
 import pathlib
 import types
 import typing
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Union
 
 from supervisor.errors import UsageError
 
 _FREE = inspect.Parameter.empty
+_GATHERING = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _MANY = (list, set, frozenset, tuple)
 _SAID = {int: "a whole number", float: "a number", bool: "true or false", type(None): "none"}
 _TRUTHS = {"true": True, "yes": True, "false": False, "no": False}
@@ -82,7 +84,7 @@ def real_signature(function: Callable[..., Any]) -> inspect.Signature:
 
 def bind(
     where: str, signature: inspect.Signature, words: Sequence[str], make_run: Callable[[], Any]
-) -> tuple[list[Any], dict[str, Any]]:
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Returns the arguments of the call. What `make_run` makes goes to a first parameter that is
     annotated as `supervisor.Run`, or is called `run` and has neither annotation nor default.
 
@@ -90,36 +92,29 @@ def bind(
         UsageError: a word fits no parameter, a value is not what is expected, or one is missing.
     """
     parameters = list(signature.parameters.values())
-    arguments: list[Any] = [make_run()] if parameters and _is_run(parameters[0]) else []
-    parameters = parameters[len(arguments) :]
+    found: dict[str, Any] = {}
+    if parameters and _is_run(parameters[0]):
+        found[parameters.pop(0).name] = make_run()
     named, rest = _by_name(where, parameters, words)
-    further: dict[str, Any] = {}
-    is_gap = False
     for p in parameters:
-        if p.kind is p.VAR_POSITIONAL:
-            arguments += [_value(where, p, [word]) for word in rest]
-            rest = []
+        if p.kind is p.VAR_POSITIONAL and rest:
+            found[p.name], rest = tuple(_value(where, p, [word]) for word in rest), []
         elif p.kind is p.VAR_KEYWORD:
-            further |= {key: v for key, v in named.items() if key not in signature.parameters}
-        else:
-            if rest and p.name not in named and p.kind is not p.KEYWORD_ONLY:
-                many = _many(_hint(p)) is not None
-                taken, rest = (rest, []) if many else (rest[:1], rest[1:])
-                named[p.name] = _value(where, p, taken)
-            if p.name not in named:
-                is_gap = True
-            elif is_gap or p.kind is p.KEYWORD_ONLY:
-                further[p.name] = named[p.name]
-            else:
-                arguments.append(named[p.name])
+            found[p.name] = {key: v for key, v in named.items() if key not in signature.parameters}
+        elif p.name in named and p.kind is not p.VAR_POSITIONAL:
+            found[p.name] = named[p.name]
+        elif rest and p.kind is not p.KEYWORD_ONLY:
+            taken, rest = (rest, []) if _many(_hint(p)) else (rest[:1], rest[1:])
+            found[p.name] = _value(where, p, taken)
     if rest:
         raise UsageError(f"{where}: {rest[0]!r}: no parameter is left for it{_listed(parameters)}")
-    own = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-    missing = [p for p in own if p.default is _FREE and p.name not in named]
+    own = [p for p in parameters if p.kind not in _GATHERING]
+    missing = [p for p in own if p.default is _FREE and p.name not in found]
     if missing:
         shown = ", ".join(f"{_option(p.name)} ({_said(_hint(p))})" for p in missing)
         raise UsageError(f"{where}: missing: {shown}")
-    return arguments, further
+    call = inspect.BoundArguments(signature, OrderedDict(found))
+    return call.args, call.kwargs
 
 
 def _by_name(
@@ -130,11 +125,7 @@ def _by_name(
     others = next((p for p in parameters if p.kind is p.VAR_KEYWORD), None)
     given: dict[str, list[str]] = {}
     waiting, rest = list(words), []
-    while waiting:
-        word = waiting.pop(0)
-        if word == "--":
-            rest += waiting
-            break
+    while waiting and (word := waiting.pop(0)) != "--":
         if not _is_option(word):
             rest.append(word)
             continue
@@ -151,15 +142,16 @@ def _by_name(
             hint = f"; did you mean {_option(near[0])}?" if near else _listed(parameters)
             raise UsageError(f"{where}: {word.partition('=')[0]}: no such parameter{hint}")
         is_flag, many = bool in _kinds(_hint(p)), _many(_hint(p)) is not None
-        values = [value] if has_value else []
-        while waiting and not has_value and not _is_option(waiting[0]) and (many or not values):
+        own = [value] if has_value else []
+        while waiting and not has_value and not _is_option(waiting[0]) and (many or not own):
             if waiting[0] == "--" or (is_flag and waiting[0].lower() not in _TRUTHS):
                 break
-            values.append(waiting.pop(0))
-        if not values and not is_flag:
+            own.append(waiting.pop(0))
+        if not own and not is_flag:
             raise UsageError(f"{where}: {word}: give it a value: {_said(_hint(p))}")
-        given[key] = [*(given.get(key, ()) if many else ()), *(values or ["true"])]
-    return {key: _value(where, known.get(key) or others, v, key) for key, v in given.items()}, rest
+        given[key] = [*(given.get(key, ()) if many else ()), *(own or ["true"])]
+    values = {key: _value(where, known.get(key) or others, v, key) for key, v in given.items()}
+    return values, rest + waiting
 
 
 def _is_option(word: str) -> bool:
@@ -179,16 +171,12 @@ def _value(where: str, p: Any, words: Sequence[str], name: str = "") -> Any:
     try:
         if many is None:
             return _read(hint, words[0])
-        inner = [one for one in typing.get_args(hint_of_many(hint)) if one is not ...] or [Any]
-        kinds = inner if len(inner) > 1 else inner * len(words)
-        if len(kinds) != len(words):
-            raise ValueError
-        return many(_read(kind, word) for kind, word in zip(kinds, words, strict=True))
+        make, inner = many
+        kinds = inner if len(inner) > 1 else (inner or [Any]) * len(words)
+        return make(_read(kind, word) for kind, word in zip(kinds, words, strict=True))
     except Exception:  # whatever a class of the script's raises
-        shown = " ".join(words)
-        raise UsageError(
-            f"{where}: {_option(name or p.name)} {shown!r}: expected {_said(hint)}"
-        ) from None
+        said = f"{_option(name or p.name)} {' '.join(words)!r}: expected {_said(hint)}"
+        raise UsageError(f"{where}: {said}") from None
 
 
 def _read(hint: Any, word: str) -> Any:
@@ -241,25 +229,20 @@ def _kinds(hint: Any) -> tuple[Any, ...]:
     return (hint,)
 
 
-def hint_of_many(hint: Any) -> Any:
-    """The collection among the members of a hint; None without one."""
+def _many(hint: Any) -> tuple[Callable[[Iterable[Any]], Any], list[Any]] | None:
+    """How the collection that a hint asks for is made, and of what; None where it is of one."""
     for kind in _kinds(hint):
         origin = typing.get_origin(kind) or kind
-        if origin in _MANY or origin in (Sequence, Iterable, Collection):
-            return kind
+        if origin in (*_MANY, Sequence, Iterable, Collection):
+            inner = [one for one in typing.get_args(kind) if one is not ...]
+            return (origin if origin in _MANY else list), inner
     return None
 
 
-def _many(hint: Any) -> Callable[[Iterable[Any]], Any] | None:
-    found = hint_of_many(hint)
-    origin = typing.get_origin(found) or found
-    return None if found is None else origin if origin in _MANY else list
-
-
 def _said(hint: Any) -> str:
-    many = hint_of_many(hint)
+    many = _many(hint)
     if many is not None:
-        inner = [_said(one) for one in typing.get_args(many) if one is not ...] or ["values"]
+        inner = [_said(one) for one in many[1]] or ["values"]
         return " and ".join(inner) if len(inner) > 1 else f"one or more of: {inner[0]}"
     said = []
     for kind in _kinds(hint):
@@ -267,13 +250,11 @@ def _said(hint: Any) -> str:
             said.append(f"one of {', '.join(map(str, typing.get_args(kind)))}")
         elif isinstance(kind, type) and issubclass(kind, enum.Enum):
             said.append(f"one of {', '.join(kind.__members__)}")
+        elif kind in (Any, str):
+            said.append("text")
         else:
-            said.append(_SAID.get(kind) or ("text" if kind in (Any, str) else _name(kind)))
+            said.append(_SAID.get(kind) or f"a {getattr(kind, '__name__', kind)}")
     return " or ".join(said)
-
-
-def _name(kind: Any) -> str:
-    return f"a {getattr(kind, '__name__', kind)}"
 
 
 def _option(name: str) -> str:
@@ -281,7 +262,7 @@ def _option(name: str) -> str:
 
 
 def _listed(parameters: Iterable[inspect.Parameter]) -> str:
-    names = [_option(p.name) for p in parameters if p.kind.value not in (2, 4)]
+    names = [_option(p.name) for p in parameters if p.kind not in _GATHERING]
     own = ", ".join(names) or "none; a script that reads sys.argv is run without :FUNCTION"
     return f"; it has: {own}"
 

@@ -18,11 +18,10 @@ from supervisor.parent.process.launch import LaunchSpec
 from supervisor.parent.process.signals import SignalInbox
 from supervisor.parent.process.step_log_process import StepLogProcess, start_step_log
 from supervisor.parent.restarts import starting_point
-from supervisor.parent.restarts.backoff import Backoff
 from supervisor.parent.restarts.exits import ProcessEnding, judge_group
 from supervisor.parent.restarts.history import group_history
 from supervisor.parent.restarts.leftovers import may_be_in_the_way, set_leftovers_aside
-from supervisor.parent.restarts.restart_policy import RestartPolicy, Verdict, may_be_sick
+from supervisor.parent.restarts.restart_policy import Backoff, RestartPolicy, Verdict, may_be_sick
 from supervisor.parent.restarts.starting_point import StartingPoint
 from supervisor.parent.restarts.ways_back import START, WaysBack
 from supervisor.parent.restarts.ways_back import describe as describe_way

@@ -20,7 +20,7 @@ from supervisor.parent.process.agent_process import AgentProcess
 from supervisor.parent.process.launch import LaunchSpec
 from supervisor.parent.process.process import DEFAULT_COMMAND
 from supervisor.parent.process.signals import SignalInbox, signal_numbers
-from supervisor.parent.restarts.backoff import Backoff
+from supervisor.parent.restarts.restart_policy import Backoff
 from supervisor.parent.taken_over import RunTakenOver
 from supervisor.parent.terminal.outcome import RunResult
 from supervisor.parent.terminal.summary import Teller

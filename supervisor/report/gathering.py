@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import shlex
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,13 +12,12 @@ from typing import Any
 import numpy as np
 
 from supervisor.events.step_events import AlertEvent
-from supervisor.masking import mask_all
+from supervisor.masking import mask_all, mask_command, mask_secrets
 from supervisor.records import NAN
 from supervisor.report.facts.alert_summary import summarise_alerts
 from supervisor.report.facts.anomalies import build_anomalies
 from supervisor.report.facts.attempts import build_attempts
 from supervisor.report.facts.crash_report import AttemptFacts, CrashReport, Incident
-from supervisor.report.facts.environment import command_of, environment_of
 from supervisor.report.facts.explosion import RATE_TOO_HIGH, find_explosion
 from supervisor.report.facts.figures import number, show
 from supervisor.report.facts.gradient_flow import read_gradient_flow
@@ -238,3 +239,34 @@ def _final_loss(run_data: RunData) -> float:
     losses = run_data.steps.final.loss
     known = [float(value) for value in losses[-20:] if math.isfinite(value)]
     return known[-1] if known else NAN
+
+
+_SHOWN = (
+    *("script", "function", "arguments", "resume_arguments", "policy", "config", "cwd"),
+    *("host", "pid", "started_at", "ended_at", "exit_code", "crash_count"),
+)
+
+
+def command_of(run: Mapping[str, Any]) -> str:
+    """Returns the command line that started the run; empty if run.json does not know it."""
+    command = run.get("command") or run.get("argv") or ""
+    if isinstance(command, (list, tuple)):
+        command = shlex.join(mask_command([str(part) for part in command]))
+    return mask_secrets(str(command))
+
+
+def environment_of(run: Mapping[str, Any]) -> dict[str, str]:
+    """Returns what run.json says of host, times and versions; never environment variables."""
+    found: dict[str, str] = {}
+    for name in _SHOWN:
+        value = run.get(name)
+        if isinstance(value, (list, tuple)):
+            value = shlex.join(mask_command([str(part) for part in value]))
+        if value not in (None, "", {}) and not isinstance(value, Mapping):
+            found[name] = mask_secrets(str(value))
+    versions = run.get("versions")
+    if isinstance(versions, Mapping):
+        for name, version in versions.items():
+            if not isinstance(version, (Mapping, list, tuple)) and version not in (None, ""):
+                found[str(name)] = mask_secrets(str(version))
+    return found

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from supervisor.report.curves.report_curves import document_of
+from supervisor.masking import mask_all
+from supervisor.report.curves.curve_document import DrawnRun, curve_document
+from supervisor.report.curves.curves import curves_of
 from supervisor.report.facts.crash_report import CrashReport
 from supervisor.report.facts.run_data import RunData, load_material
 from supervisor.report.gathering import build_report
@@ -123,3 +125,19 @@ def _write_text(
         write_private(path, text)
         written[kind] = path
     return written
+
+
+def document_of(runs: Sequence[RunData], names: Sequence[str] = ()) -> dict[str, Any] | None:
+    """Returns the document for `Curves`, with secrets masked; None without a step.
+
+    `names`: how the runs are called; their folders' names by default.
+    """
+    names = names or [Path(run.root).name for run in runs]
+    drawn = [
+        DrawnRun(name=name, curves=curves_of(run), events=run.events, lines=run.lines)
+        for name, run in zip(names, runs, strict=True)
+    ]
+    document = curve_document(drawn)
+    # Numbers, which most of it is, hold no secret.
+    texts = mask_all({name: value for name, value in document.items() if name != "curves"})
+    return {**document, **texts} if document["panels"] else None

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import difflib
+import io
 import os
+import re
 import tokenize
 import warnings
 from collections.abc import Iterator, Sequence
@@ -15,7 +17,6 @@ from supervisor.source_check.finding import CheckResult, Finding
 from supervisor.source_check.rule import Rule
 from supervisor.source_check.rules import ALL_RULES
 from supervisor.source_check.source import Source
-from supervisor.source_check.suppression import Suppressions
 
 UNREADABLE = "unreadable-source"
 """Rule name of the finding for a file that does not parse."""
@@ -151,3 +152,41 @@ def _unreadable(path: Path, error: Exception | MemoryError) -> Finding:
         message=f"This file could not be read as Python and was not checked: {reason}",
         fix="Fix the file, or check only the folders that hold your own code.",
     )
+
+
+_OURS = re.compile(r"#\s*supervisor:\s*ignore(?:\[([\w\-,\s]*)\])?", re.IGNORECASE)
+_NOQA = re.compile(r"#\s*noqa(?::\s*([\w\-]+(?:[,\s]+[\w\-]+)*))?", re.IGNORECASE)
+_EVERYTHING = frozenset({"*"})
+
+
+class Suppressions:
+    """Which rules the comments of one file silence, line by line.
+
+    ``# supervisor: ignore[rule, rule]`` and ``# noqa: rule`` silence the named rules,
+    ``# supervisor: ignore`` and ``# noqa`` all of them; on the line of the finding, on any other
+    line of the same expression, or on a line of its own right above.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._rules: dict[int, frozenset[str]] = {}
+        if not (_OURS.search(text) or _NOQA.search(text)):
+            return
+        try:
+            for token in tokenize.generate_tokens(io.StringIO(text).readline):
+                if token.type == tokenize.COMMENT:
+                    alone = not token.line[: token.start[1]].strip()
+                    self._add(token.start[0] + alone, token.string)
+        except (tokenize.TokenError, SyntaxError):
+            return
+
+    def _add(self, line: int, comment: str) -> None:
+        found = _OURS.search(comment) or _NOQA.search(comment)
+        if found is None:
+            return
+        named = frozenset(name.lower() for name in re.split(r"[,\s]+", found[1] or "") if name)
+        self._rules[line] = self._rules.get(line, frozenset()) | (named or _EVERYTHING)
+
+    def silence(self, rule: str, first_line: int, last_line: int) -> bool:
+        """Is ``rule`` silenced for an expression that spans these lines?"""
+        lines = range(first_line, last_line + 1)
+        return any(self._rules.get(line, frozenset()) & {rule, "*"} for line in lines)

@@ -9,31 +9,26 @@ from pathlib import Path
 from supervisor.ranks import RankPlace
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.worker.assembly.boundary import build_boundary
-from supervisor.worker.assembly.checkpoints import build_ring, find_start
-from supervisor.worker.assembly.experiment import build_experiment
-from supervisor.worker.assembly.ground import build_ground
+from supervisor.worker.assembly.ground import Ground, Task, build_ground, load_task
 from supervisor.worker.assembly.group import build_group
-from supervisor.worker.assembly.judging import build_judging
 from supervisor.worker.assembly.monitor import build_monitor
 from supervisor.worker.assembly.recorders import build_recorders
-from supervisor.worker.assembly.resumption import (
-    build_arrival,
-    build_restorer,
-    build_resumption,
-)
 from supervisor.worker.assembly.session import (
     build_api,
+    build_arrival,
     build_ending,
     build_ranks,
+    build_restorer,
+    build_resumption,
     build_session,
 )
-from supervisor.worker.assembly.state import build_state
-from supervisor.worker.assembly.task import load_task
-from supervisor.worker.assembly.treatment import build_treatment
+from supervisor.worker.assembly.state import build_ring, build_state, find_start
+from supervisor.worker.assembly.treatment import build_judging, build_treatment
 from supervisor.worker.corruption.normalisation_watch import NormalisationWatch
 from supervisor.worker.ground.error_barrier import Part
 from supervisor.worker.group.exchanges import Exchanges
 from supervisor.worker.group.first_averages import FirstAverages
+from supervisor.worker.inspection.experiment import Experiment
 from supervisor.worker.live.corruption_listener import CorruptionListener
 from supervisor.worker.recording.attempt_files import AttemptFiles
 from supervisor.worker.recording.loading.loading_proofs import LoadingProofs
@@ -42,6 +37,7 @@ from supervisor.worker.samples.sample_guard import SampleGuard
 from supervisor.worker.session.session import Session
 from supervisor.worker.session.several_ranks import SeveralRanks
 from supervisor.worker.session.user_api import UserApi
+from supervisor.worker.treatment.ordered_treatments import OrderedTreatments
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,4 +138,25 @@ def build_worker(
         seed=task.settings.seed,
         first_random=rundir.tape(place.rank).with_suffix(".random"),
         is_experiment=bool(task.order.experiment),
+    )
+
+
+def build_experiment(task: Task, ground: Ground, ordered: OrderedTreatments) -> Experiment | None:
+    """None in a run that trains."""
+    if not task.order.experiment:
+        return None
+    from supervisor.worker.inspection.inspection import Inspection  # only replays need it
+    from supervisor.worker.interception.patches_writes import keep_writes_apart
+
+    root, progress = task.rundir.root, ground.progress
+    keep_writes_apart(root)
+    return Experiment(
+        task.order.experiment,
+        registry=ground.registry,
+        controls=ground.controls,
+        use_fp32=ordered.fp32,
+        inspection=Inspection(
+            task.rundir.inspections(task.rank), ground.registry, lambda: progress.last_batch
+        ),
+        rank=task.rank,
     )

@@ -19,7 +19,7 @@ from supervisor.errors import CheckpointError, SupervisorError
 from supervisor.storage.checkpoints.checkpoints import Checkpoint, CheckpointRing
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.run.script_files import ScriptFiles
-from supervisor.worker.capture.captured_checkpoint import CapturedCheckpoint
+from supervisor.worker.capture.checkpoint_writer import CapturedCheckpoint
 from supervisor.worker.capture.joint_save import save_jointly
 from supervisor.worker.capture.rank_memory import kept_at
 

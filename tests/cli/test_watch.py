@@ -14,10 +14,9 @@ from rich.console import Console
 
 from supervisor.cli.options.output import time_span
 from supervisor.cli.overview.run_phase import find_phase
-from supervisor.cli.overview.script_progress import own_bar, steps_left
 from supervisor.cli.watch.demo import DemoView
 from supervisor.cli.watch.panel import build_panel, chart
-from supervisor.cli.watch.read_run import RunView
+from supervisor.cli.watch.read_run import RunView, own_bar, steps_left
 from supervisor.cli.watch.view import WatchView, as_json
 from supervisor.events.event import JournalEvent
 from supervisor.settings import CheckpointSettings

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from supervisor.parent.process.launch import LaunchSpec
-from supervisor.parent.restarts.backoff import Backoff
+from supervisor.parent.restarts.restart_policy import Backoff
 from supervisor.parent.supervisor import Supervisor
 from supervisor.parent.terminal.outcome import RunResult
 from supervisor.settings import PolicySettings, RunSettings

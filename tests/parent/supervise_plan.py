@@ -12,7 +12,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from supervisor.parent.process.launch import LaunchSpec
-from supervisor.parent.restarts.backoff import Backoff
+from supervisor.parent.restarts.restart_policy import Backoff
 from supervisor.parent.supervisor import Supervisor
 from supervisor.settings import PolicySettings, RunSettings
 

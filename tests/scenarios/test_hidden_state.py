@@ -436,7 +436,6 @@ SCRIPTS = {
     "a model of torch.jit.script": SCRIPTED,
     "caches, queues, methods in C, asynchronous generators": IN_C,
     "hooks, filters and settings of the process, memory of C": PROCESS_WIDE,
-    "iterators that a forward takes from": TAKEN_FROM,
     "small inputs made from what was trained": CALL.format(8),
     "large inputs made from what was trained": CALL.format(300),
 }
@@ -458,3 +457,19 @@ def test_what_such_places_hold_comes_back(tmp_path: Path, text: str) -> None:
     (resumed,) = ended.events("resumed")
     assert resumed["exactness"] == "exact", resumed["reason"]
     assert differences(undisturbed.result(), ended.result()) == []
+
+
+def test_iterators_that_a_forward_takes_from_are_named_and_nothing_is_called_exact(
+    tmp_path: Path,
+) -> None:
+    ended = supervised(
+        tmp_path / "run",
+        PRELUDE + TAKEN_FROM + ENDING,
+        settings=["checkpoint.every_steps=3", "checkpoint.background=false"],
+        faults="[{kind: sigkill, step: 14}]",
+    )
+
+    assert ended.returncode == 0, ended.stderr
+    (resumed,) = ended.events("resumed")
+    assert resumed["exactness"] == "approximate"
+    assert "main.model.calls is count [2], not count [13]" in resumed["reason"]

@@ -94,7 +94,7 @@ def test_a_port_in_use_starts_nothing(tmp_path: Path) -> None:
 
 def test_useful_seconds_are_the_ledgers(tmp_path: Path) -> None:
     """The same run, judged live and from its directory."""
-    from supervisor.parent.metrics.goodput import Goodput
+    from supervisor.parent.metrics.run_figures import Goodput
     from supervisor.ranks import LEAD_RANK
     from supervisor.report.facts.ledger import build_cost
     from supervisor.report.facts.run_data import load_material

@@ -52,9 +52,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     from supervisor.cli.options.output import print_json
-    from supervisor.cli.overview.run_overview import find_runs
+    from supervisor.cli.overview.run_overview import (
+        HEADINGS,
+        SHORTENED,
+        find_runs,
+        run_rows,
+        runs_data,
+    )
     from supervisor.cli.overview.run_selection import Selection, arrange
-    from supervisor.cli.overview.run_table import HEADINGS, SHORTENED, run_rows, runs_data
     from supervisor.table import print_table
 
     if not args.dir.is_dir() and args.dir != Path("runs"):

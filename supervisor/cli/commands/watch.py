@@ -79,8 +79,7 @@ def execute(args: argparse.Namespace) -> int:
 
     from supervisor.cli.options.output import print_json
     from supervisor.cli.options.run_directory import open_run
-    from supervisor.cli.overview.run_overview import find_runs
-    from supervisor.cli.overview.run_table import runs_data
+    from supervisor.cli.overview.run_overview import find_runs, runs_data
     from supervisor.cli.watch.demo import DemoView
     from supervisor.cli.watch.panel import build_panel
     from supervisor.cli.watch.read_run import RunView
@@ -136,8 +135,7 @@ def _watch_folder(folder: Path, console: Console, interval_s: float, *, once: bo
     """Shows the list of runs until Ctrl-C; once if it is not for a terminal."""
     from rich.live import Live
 
-    from supervisor.cli.overview.run_overview import find_runs
-    from supervisor.cli.overview.run_table import HEADINGS, SHORTENED, run_rows
+    from supervisor.cli.overview.run_overview import HEADINGS, SHORTENED, find_runs, run_rows
     from supervisor.table import build_table, print_table
 
     if once or not console.is_terminal:

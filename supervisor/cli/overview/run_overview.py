@@ -6,12 +6,16 @@ import contextlib
 import math
 import socket
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from supervisor.cli.options.output import time_span
 from supervisor.cli.overview.run_phase import unix_time
 from supervisor.errors import RunDirectoryError
 from supervisor.ranks import LEAD_RANK
+from supervisor.records import plain
 from supervisor.storage.journal.events import read_journal
 from supervisor.storage.journal.treatments import count_treatments
 from supervisor.storage.run.lease import living_holder
@@ -114,3 +118,28 @@ def has_died(rundir: RunDirectory, run: RunState) -> bool:
     if run.host == socket.gethostname():
         return living_holder(rundir) is None
     return rundir.lease.exists() and living_holder(rundir) is None
+
+
+HEADINGS = ("RUN", "VERDICT", "STEP", "LOSS", "TREATED", "AGE", "SCRIPT")
+SHORTENED = ("RUN", "SCRIPT")
+
+
+def runs_data(runs: Iterable[RunOverview]) -> list[dict[str, Any]]:
+    """Returns what `--json` prints."""
+    return [{**plain(run), "verdict": run.verdict} for run in runs]
+
+
+def run_rows(runs: Iterable[RunOverview]) -> list[tuple[object, ...]]:
+    """Returns a row for each run."""
+    return [
+        (
+            run.path,
+            run.verdict,
+            "-" if run.last_step is None else run.last_step,
+            "-" if run.last_loss is None else f"{run.last_loss:.4g}",
+            run.treatments or "-",
+            "-" if run.age_s is None else time_span(run.age_s),
+            run.script,
+        )
+        for run in runs
+    ]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from supervisor.cli.overview.files_beside import FilesBeside, files_beside, remove_files
 from supervisor.cli.overview.run_overview import RunOverview, overview
 from supervisor.errors import CheckpointError, SupervisorError
 from supervisor.events.state_events import WarningEvent
@@ -17,6 +17,7 @@ from supervisor.storage.checkpoints.checkpoints import Checkpoint, CheckpointRin
 from supervisor.storage.journal.journal_merger import JournalMerger
 from supervisor.storage.run.lease import living_holder, take_lease
 from supervisor.storage.run.rundir import RunDirectory
+from supervisor.storage.run.set_aside import is_under_way
 
 RESUMABLE = ("interrupted", "gave_up", "failed", "died")
 
@@ -191,3 +192,69 @@ def _note(rundir: RunDirectory, planned: Pruning) -> None:
         journal.merge()
         told = f"`supervisor prune` deleted {' and '.join(gone)}"
         journal.write(WarningEvent(message=told, pruned=tuple(planned.steps)))
+
+
+@dataclass(frozen=True, slots=True)
+class FilesBeside:
+    """Files below ``RUN/aside`` and ``RUN/files``, without their lists.
+
+    Attributes:
+        paths: of files and links.
+        bytes: their total size.
+        reason: why they are kept; empty if they may be removed.
+    """
+
+    paths: tuple[Path, ...] = ()
+    bytes: int = 0
+    reason: str = ""
+
+
+def files_beside(rundir: RunDirectory) -> FilesBeside:
+    """Returns the files that are there; changes nothing.
+
+    Raises:
+        OSError: a folder cannot be read.
+    """
+    folders = [folder for folder in (rundir.aside, rundir.script_files) if folder.is_dir()]
+    for folder in folders:
+        if not rundir.holds(folder):
+            return FilesBeside(reason=f"{folder}: is a symbolic link that leads out of the run")
+    found = [path for folder in folders for path in _inside(folder)]
+    paths = tuple(path for path in found if not _is_list(path, folders))
+    lists = [path for path in found if path not in paths]
+    reason = ""
+    if any(is_under_way(path) for path in lists if path.parent == rundir.aside):
+        reason = "files of the script are set aside: resume the run to bring them back"
+    return FilesBeside(paths, sum(os.lstat(path).st_size for path in paths), reason)
+
+
+def remove_files(rundir: RunDirectory, beside: FilesBeside) -> None:
+    """Removes them, and the folders that become empty.
+
+    Raises:
+        OSError: one cannot be removed; others may be removed already.
+    """
+    for path in beside.paths:
+        path.unlink(missing_ok=True)
+    for folder in (rundir.aside, rundir.script_files):
+        for place, subfolders, _ in os.walk(folder, topdown=False):
+            for name in subfolders:
+                with contextlib.suppress(OSError):  # something is in it, or it is a link
+                    os.rmdir(os.path.join(place, name))
+
+
+def _inside(folder: Path) -> list[Path]:
+    """Files below `folder`; links are listed, not followed."""
+    found = []
+    for place, subfolders, names in os.walk(folder, onerror=_raise):
+        links = [name for name in subfolders if os.path.islink(os.path.join(place, name))]
+        found += [Path(place, name) for name in [*names, *links]]
+    return sorted(found)
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+def _is_list(path: Path, folders: list[Path]) -> bool:
+    return path.parent in folders and path.suffix == ".jsonl"

@@ -10,6 +10,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
+from functools import cache
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -17,12 +18,14 @@ from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 from supervisor.cli.overview.run_overview import find_runs
-from supervisor.cli.serve.page import live_page
 from supervisor.cli.serve.run_feed import LOOK_S, RunFeed
 from supervisor.errors import RunDirectoryError, UsageError
 from supervisor.masking import mask_all
 from supervisor.records import plain
 from supervisor.report.curves.curve_document import SHOWN
+from supervisor.report.curves.page_parts import curves_css, curves_script
+from supervisor.report.facts.palette import page_css
+from supervisor.report.words.render import TEMPLATES
 from supervisor.storage.run.rundir import RunDirectory
 
 LOOPBACK = "127.0.0.1"
@@ -216,3 +219,24 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Keeps the terminal free; addresses hold the token."""
+
+
+STATIC = Path(__file__).with_name("static")
+
+
+def live_page(nonce: str, *, is_list: bool) -> str:
+    """Returns the page of one run, or of the list of runs; only scripts with `nonce` may run."""
+    kind = "list" if is_list else "run"
+    return _page().replace("{nonce}", nonce).replace("{kind}", kind)
+
+
+@cache
+def _page() -> str:
+    styles = (page_css(), _read(TEMPLATES / "report.css"), curves_css(), _read(STATIC / "live.css"))
+    page = _read(STATIC / "live.html")
+    page = page.replace("/*styles*/", "\n".join(styles))
+    return page.replace("/*scripts*/", f"{curves_script()}\n{_read(STATIC / 'live.js')}")
+
+
+def _read(path: Path) -> str:
+    return path.read_text(encoding="utf-8")

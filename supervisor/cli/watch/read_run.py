@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
+from pathlib import Path
 
 import numpy as np
 
 from supervisor.cli.options.output import time_span
 from supervisor.cli.overview.run_overview import overview
 from supervisor.cli.overview.run_phase import TRAINING, find_phase, unix_time
-from supervisor.cli.overview.script_progress import own_bar, steps_left
-from supervisor.cli.watch.read_ranks import read_ranks
-from supervisor.cli.watch.view import HISTORY, LINES, WatchEvent, WatchView
+from supervisor.cli.watch.view import HISTORY, LINES, RankLine, WatchEvent, WatchView
 from supervisor.codes import ActionOutcome
 from supervisor.config import load_resolved_policy
 from supervisor.errors import ConfigError, RunDirectoryError, SupervisorError
@@ -42,6 +42,7 @@ from supervisor.risk_lines import RiskLines
 from supervisor.settings import CheckpointSettings, PolicySettings
 from supervisor.shortfalls import find_shortfalls
 from supervisor.storage.checkpoints.checkpoints import CheckpointRing
+from supervisor.storage.files.private_files import open_private
 from supervisor.storage.journal.events import read_journal
 from supervisor.storage.run.run_state import load_run_state
 from supervisor.storage.run.rundir import RunDirectory
@@ -190,3 +191,57 @@ def _sentence(event: JournalEvent) -> str:
             named = getattr(event, "name", "") if field != "name" else ""
             return f"{named}: {said}" if named else said
     return ""
+
+
+def read_ranks(rundir: RunDirectory, now_s: float) -> list[RankLine]:
+    """Returns a line for each rank, in their order; none for a training of one process."""
+    try:
+        count = load_run_state(rundir).world_size
+    except RunDirectoryError:
+        return []
+    return [_rank_line(rundir, rank, now_s) for rank in range(count if count > 1 else 0)]
+
+
+def _rank_line(rundir: RunDirectory, rank: int, now_s: float) -> RankLine:
+    with (
+        contextlib.suppress(OSError, RunDirectoryError),
+        FlightReader(rundir.steps(rank)) as reader,
+    ):
+        rows = reader.read(max(0, reader.rows() - 1))
+        if len(rows):
+            newest = rows[-1]
+            return RankLine(
+                rank=rank,
+                step=int(newest["step"]),
+                loss=float(newest["loss"]),
+                step_time_s=float(newest["step_time_s"]),
+                memory_gib=float(newest["memory_gib"]),
+                ago_s=max(0.0, now_s - float(newest["time"])),
+            )
+    return RankLine(rank=rank)
+
+
+TOTAL = "total_steps"
+"""The observed name that tells it: ``supervisor.observe(total_steps=10_000)``."""
+
+_BAR = re.compile(r"(\d+)/(\d+) \[[\d:]+<([\d:]+),")
+"""As tqdm draws it, and with it Lightning, Transformers and fastai."""
+_TAIL = 4096
+
+
+def steps_left(observed: Mapping[str, float], step: int) -> int | None:
+    """Returns the number of steps left, None if the script does not tell its length."""
+    total = observed.get(TOTAL, 0.0)
+    return max(0, int(total) - step - 1) if 0 < total < 2**53 else None
+
+
+def own_bar(log: Path) -> str:
+    """Returns the state of the script's newest progress bar; empty without one."""
+    try:
+        with open_private(log, "rb") as file:
+            file.seek(0, 2)
+            file.seek(max(0, file.tell() - _TAIL))
+            found = _BAR.findall(file.read(_TAIL).decode(errors="replace"))
+    except OSError:
+        return ""
+    return f"{found[-1][0]} of {found[-1][1]}, {found[-1][2]} left" if found else ""

@@ -14,7 +14,6 @@ from supervisor.numerics.figures.dimension_spread import spreads, widest
 from supervisor.numerics.figures.level import Level, level_of, worse
 from supervisor.numerics.figures.number_format import format_of
 from supervisor.numerics.figures.readable import percent
-from supervisor.numerics.figures.relative_error import as_real, relative_error
 from supervisor.numerics.forward.forward_record import LayerCall
 from supervisor.numerics.forward.model_call import bare_model
 from supervisor.numerics.forward.model_copy import copy_of
@@ -213,3 +212,26 @@ def _output(path: str, reference: torch.Tensor, low: torch.Tensor) -> OutputErro
         relative_error=relative_error(reference, low),
         dimensions=spreads(expected, as_real(low) - expected),
     )
+
+
+def relative_error(reference: torch.Tensor, low: torch.Tensor) -> float:
+    """Returns the L2 norm of the difference over that of `reference` (over 1 where that is zero).
+
+    Entries that are the same infinity, or NaN, in both are ignored; one in only one of them makes
+    the error infinite.
+    """
+    expected, got = as_real(reference).double(), as_real(low).double()
+    sound = torch.isfinite(expected) & torch.isfinite(got)
+    same = (expected == got) | (expected.isnan() & got.isnan())
+    if not bool((sound | same).all()):
+        return float("inf")
+    zero = torch.zeros_like(expected)
+    norm = float(torch.linalg.vector_norm(torch.where(sound, expected, zero)))
+    error = float(torch.linalg.vector_norm(torch.where(sound, got - expected, zero)))
+    return error / norm if norm > 0 else error
+
+
+def as_real(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns the tensor in FP32, or its own type if finer; complex numbers as pairs."""
+    real = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+    return real if real.dtype == torch.float64 else real.float()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from supervisor.codes import ExitSign, OutsideCause
-from supervisor.parent.restarts.backoff import Backoff
 from supervisor.parent.restarts.exits import OUTSIDE, failure_key
 from supervisor.parent.restarts.failure_signs import ANOTHER_RANK, outside_fault
 from supervisor.records import ExitCause, WorkerExit
@@ -257,3 +258,29 @@ def _reason(start: Start, *, numerical: bool) -> str:
     if start == "stable":
         return "the process was ended at a high risk: the newest stable checkpoint"
     return "the process failed, its state was healthy: the newest checkpoint"
+
+
+JITTER = 0.2
+
+
+class Backoff:
+    """Waits that double from `first_s` up to `longest_s`, each spread by +-20 %.
+
+    The spread keeps many runs from restarting at the same moment after a common failure.
+    """
+
+    def __init__(
+        self,
+        first_s: float,
+        longest_s: float,
+        uniform: Callable[[float, float], float] | None = None,
+    ) -> None:
+        self._first_s = first_s
+        self._longest_s = longest_s
+        self._uniform = uniform or random.Random().uniform
+
+    def delay_s(self, failures: int) -> float:
+        """Returns the wait after the n-th failure without progress, counted from 1."""
+        # 2**64 seconds is longer than any limit; without the cap a long run overflows the float.
+        doubled = self._first_s * 2.0 ** min(max(failures, 1) - 1, 64)
+        return min(doubled, self._longest_s) * self._uniform(1 - JITTER, 1 + JITTER)

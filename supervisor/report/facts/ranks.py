@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import replace
+import statistics
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +14,10 @@ from supervisor.events.run_events import HangDetected, WorkerExited
 from supervisor.records import ExitCause
 from supervisor.report.facts.crash_report import RankFacts
 from supervisor.report.facts.figures import integer
-from supervisor.report.facts.paces import find_paces
 from supervisor.report.facts.run_data import RunData
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.flight_recorder import read_steps
+from supervisor.storage.steps.own_times import read_own_times
 
 
 def build_ranks(run_data: RunData) -> tuple[RankFacts, ...]:
@@ -59,3 +60,51 @@ def _of_rank(root: Path, rank: int, failures: int, hangs: int) -> RankFacts:
 def _largest(values: np.ndarray) -> float | None:
     known = values[~np.isnan(values)]
     return float(known.max()) if len(known) else None
+
+
+SLOW = 0.75
+"""A rank is slow in a window if the fastest one needs less than this share of its time."""
+WINDOWS = 3
+"""In a row, before it is called slow: a page that was not cached slows down one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankPace:
+    """Of one rank.
+
+    Attributes:
+        typical: the fastest rank's time as a share of its own, the median of all windows; None
+            without windows that all ranks have.
+        slow_from: first step of the first `WINDOWS` slow windows in a row; None without them.
+    """
+
+    typical: float | None = None
+    slow_from: int | None = None
+
+
+def find_paces(root: Path, ranks: int) -> list[RankPace]:
+    """Returns the pace of each rank of the run in `root`."""
+    rundir = RunDirectory(root)
+    times = []
+    for rank in range(ranks):
+        try:
+            times.append(read_own_times(rundir.steps(rank)))
+        except OSError:
+            times.append({})
+    shared = [step for step in times[0] if all(step in each for each in times)]
+    best = {step: min(each[step] for each in times) for step in shared}
+    return [
+        _pace([(step, best[step] / max(each[step], 1e-9)) for step in shared]) for each in times
+    ]
+
+
+def _pace(scores: list[tuple[int, float]]) -> RankPace:
+    if not scores:
+        return RankPace()
+    in_a_row: list[int] = []
+    slow_from = None
+    for step, score in scores:
+        in_a_row = [*in_a_row, step] if score < SLOW else []
+        if slow_from is None and len(in_a_row) == WINDOWS:
+            slow_from = in_a_row[0]
+    return RankPace(typical=statistics.median(score for _, score in scores), slow_from=slow_from)

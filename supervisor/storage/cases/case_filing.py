@@ -15,8 +15,7 @@ from supervisor.errors import RunDirectoryError
 from supervisor.events.event import JournalEvent, of_kind
 from supervisor.events.run_events import GaveUp, RestartEvent, RunFinished, WorkerExited
 from supervisor.events.step_events import ActionEvent, AlertEvent, RiskEvent
-from supervisor.storage.cases.case import OUTCOMES, Case
-from supervisor.storage.cases.case_signature import LOOK_BACK_STEPS, signature
+from supervisor.storage.cases.case import LOOK_BACK_STEPS, OUTCOMES, Case, signature
 from supervisor.storage.cases.cases import CaseLibrary
 from supervisor.storage.journal.events import read_journal
 from supervisor.storage.run.run_state import load_run_state

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from supervisor.errors import SupervisorError
 from supervisor.storage.cases.case import Case
-from supervisor.storage.cases.case_memory import MAX_CASES
+from supervisor.storage.cases.case_advisor import MAX_CASES
 from supervisor.storage.cases.cases import CaseLibrary
 from supervisor.storage.files.private_files import write_json
 from supervisor.storage.run.rundir import RunDirectory

@@ -5,6 +5,7 @@ The one place where a refused write of ours ends nothing. A process has one `KEP
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -50,10 +51,9 @@ class KeptWrite:
         elif self.at == _APPENDED:
             if self.file is not None:
                 self.file.append(self.data)
-                return
-            lines = LineFile(self.path)
-            lines.append(self.data)
-            lines.close()
+            else:
+                with contextlib.closing(LineFile(self.path)) as lines:
+                    lines.append(self.data)
         else:
             with open_private(self.path, "r+b") as file:
                 file.seek(self.at)
@@ -117,9 +117,10 @@ class KeptWrites:
             if not now and time.monotonic() < self._again_at:
                 return False
             for path, writes in list(self._kept.items()):
-                while writes and _made(writes[0]):
-                    self._bytes -= len(writes.popleft().data)
-                if not writes:
+                with contextlib.suppress(OSError):
+                    while writes:
+                        writes[0].make()
+                        self._bytes -= len(writes.popleft().data)
                     del self._kept[path]
             self._again_at = time.monotonic() + AGAIN_S
             if self._kept:
@@ -160,14 +161,6 @@ def _replace(path: Path, data: bytes) -> None:
             file.write(data)
             file.truncate(len(data))
             os.fsync(file.fileno())
-
-
-def _made(write: KeptWrite) -> bool:
-    try:
-        write.make()
-    except OSError:
-        return False
-    return True
 
 
 KEPT = KeptWrites()

@@ -83,12 +83,6 @@ def reach(then: Entries, limits: Limits) -> torch.Tensor | None:
         return _limit(single, limits.memory, limits.weight)
 
 
-def holds_pair(entries: Entries, pair: Pair) -> bool:
-    """Whether a tensor's moments fit each other."""
-    with outside_autograd():
-        return _held(_single(entries), pair)
-
-
 def _single(entries: Entries) -> Entries:
     """Bounds of 16-bit values are computed in FP32, where they are not rounded away."""
     return {key: value.float() for key, value in entries.items() if value.is_floating_point()}

@@ -10,10 +10,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import nn
 
 from supervisor.errors import pass_on
-from supervisor.training_state.census.facts import fact_of, is_entered
+from supervisor.training_state.census.facts import UNSEEN, fact_of, is_entered
 from supervisor.training_state.census.place import Place
+from supervisor.training_state.census.python_iterators import hides_its_place
 from supervisor.training_state.census.reach import Reach
 from supervisor.training_state.census.shared_parts import shared_parts
 from supervisor.training_state.tensors import outside_autograd, storage_of
@@ -108,6 +110,7 @@ class Census:
             if all(value in known for value in values):
                 facts[place.path] = ADDRESS
         facts.update(shared_parts(places.values()))
+        facts.update(_out_of_sight(places.values()))
         found = cls(facts=facts, out_of_reach=reach.out_of_reach + hidden, is_whole=reach.is_whole)
         return found, places
 
@@ -125,6 +128,19 @@ class Census:
         }
         data = zlib.compress(json.dumps(form).encode(), level=1)
         return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+
+
+def _out_of_sight(places: Collection[Place]) -> dict[str, str]:
+    """Iterators that hide their place and to which a model leads: a forward may take from them.
+    From others the script itself takes, in a replay as well."""
+    kinds = {type(one.value) for one in places}
+    hidden = set(filter(hides_its_place, kinds))
+    if not hidden:
+        return {}
+    models = {kind for kind in kinds if issubclass(kind, nn.Module)}
+    below = tuple(f"{one.path}." for one in places if type(one.value) in models)
+    found = (one.path for one in places if type(one.value) in hidden)
+    return {f"{path}.place": UNSEEN for path in found if path.startswith(below)}
 
 
 def _large(container: Iterable[Any]) -> list[int]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
-from collections.abc import Collection
+import uuid
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from supervisor.training_state.census.census import ADDRESS, RANDOM_NUMBERS, Census
@@ -14,7 +17,6 @@ from supervisor.training_state.census.facts import (
     same_as,
     value_of,
 )
-from supervisor.training_state.census.other_texts import texts_of
 from supervisor.training_state.census.shared_parts import is_shared
 
 _CONTENT = re.compile(r"(tensor|array) |\w+ of \d+")
@@ -158,3 +160,39 @@ def _parents(path: str) -> list[str]:
 def _said(fact: str) -> str:
     text = fact.removeprefix("= ")
     return text if len(text) <= _LETTERS else text[: _LETTERS - 3] + "..."
+
+
+_PATH = re.compile(rf"(Pure)?(Posix|Windows)Path |{TEMPORARY}")
+_UUID = '= {"": "UUID"'
+_FIGURE = re.compile(r"= (\d+)(\.\d+)?")
+_LEAST = 4
+"""Shorter texts lie in too many places to be known again."""
+
+
+def texts_of(recorded: str, live: str) -> Iterator[tuple[str, str]]:
+    """Yields texts as they were and as they are, from two facts of one place.
+
+    Texts, paths, temporary files and numbers as they are; of a path also the whole one, of a time
+    in seconds the whole ones; a UUID with and without its strokes.
+    """
+    forms = zip(_forms(recorded), _forms(live), strict=False)
+    for old, new in forms:
+        if old != new and min(len(old), len(new)) >= _LEAST:
+            yield old, new
+
+
+def _forms(fact: str) -> list[str]:
+    if fact.startswith('= "'):
+        return _of_text(fact[3:-1])
+    if path := _PATH.match(fact):
+        return _of_text(fact[path.end() :])
+    if fact.startswith(_UUID):
+        told = uuid.UUID(json.loads(fact[2:])["is"])
+        return [str(told), told.hex]
+    if number := _FIGURE.fullmatch(fact):
+        return [fact[2:], number[1]]
+    return []
+
+
+def _of_text(text: str) -> list[str]:
+    return [text, os.path.abspath(text)] if os.sep in text else [text]

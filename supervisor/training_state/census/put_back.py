@@ -23,7 +23,6 @@ from supervisor.training_state.census.facts import (
     wants_gradient,
 )
 from supervisor.training_state.census.memory_facts import put_memory_back
-from supervisor.training_state.census.moved_iterators import can_be_moved, move_on, owner
 from supervisor.training_state.census.place import Place
 from supervisor.training_state.census.plain_containers import added_in_order, is_plain
 from supervisor.training_state.census.shared_parts import is_shared, share_again, shared
@@ -36,6 +35,8 @@ _NEW: dict[str, Callable[[], Any]] = {
     "deque": collections.deque,
     "OrderedDict": collections.OrderedDict,
 }
+_OF_ITERATOR = re.compile(r"\.position\[\d+\]$")
+"""What an iterator goes over and where it stands: the one is wrong without the other."""
 _STEP = re.compile(r"(?:\.(?P<name>\w+)|\[(?P<key>[^\[\]]+|'[^']*')\])$")
 
 
@@ -53,17 +54,12 @@ def put_back(
         held: path → tensor or array of the checkpoint.
     """
     changed = []
-    recorded = {one.path: one.recorded for one in found}
     strangers = tuple(_strangers(found, places))
     for one in found:
         if f"{one.path}.".startswith(strangers) or f"{one.path}[".startswith(strangers):
             continue
         with contextlib.suppress(Exception):  # what did not work is found by the next comparison
-            moved = places.get(owner(one.path))
-            if moved is not None and can_be_moved(moved.value):
-                if move_on(moved.path, moved.value, recorded):
-                    changed.append(one.path)
-            elif _put(one, places, held):
+            if not _OF_ITERATOR.search(one.path) and _put(one, places, held):
                 changed.append(one.path)
     return changed
 

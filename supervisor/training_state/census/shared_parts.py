@@ -13,11 +13,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from supervisor.training_state.census.inside_containers import LONG, key_name
-from supervisor.training_state.census.moved_iterators import owner
 from supervisor.training_state.census.place import Place
 from supervisor.training_state.census.plain_containers import CONTAINERS, SCALARS
 
 _SHARED = "also the object at "
+_OF_ITERATOR = ".position["
 _VALUES = frozenset({tuple, frozenset, set})
 """Kinds that nothing is added to, or that have no places for their parts."""
 _STEP = re.compile(r"\[((?:'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|[^\[\]])+)\]")
@@ -37,7 +37,7 @@ def shared_parts(places: Iterable[Place]) -> dict[str, str]:
     parts: list[tuple[str, Any]] = []
     for place in places:
         kind = type(place.value)
-        if kind in CONTAINERS and not place.same_as and owner(place.path) == place.path:
+        if kind in CONTAINERS and not place.same_as and _OF_ITERATOR not in place.path:
             firsts.setdefault(id(place.value), place.path)
             if place.is_plain:
                 parts += _parts(place.path, place.value)

@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from supervisor.settings import ComputeCheckSettings, PartingSettings
-from supervisor.worker.assembly.ground import Ground
-from supervisor.worker.assembly.judging import Judging
+from supervisor.worker.assembly.ground import Ground, Task
 from supervisor.worker.assembly.recorders import Recorders
 from supervisor.worker.assembly.state import State
-from supervisor.worker.assembly.task import Task
-from supervisor.worker.assembly.treatment import Treatment
+from supervisor.worker.assembly.treatment import Judging, Treatment
 from supervisor.worker.capture.memory_listener import MemoryListener
 from supervisor.worker.capture.rank_memory import RankMemory
 from supervisor.worker.capture.state_digests import StateDigests, TrailProbe

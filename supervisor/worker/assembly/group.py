@@ -8,8 +8,7 @@ from supervisor.held_memory import HeldMemory
 from supervisor.storage.run.rank_board import RankBoard
 from supervisor.storage.run.rank_notes import RankNotes
 from supervisor.training_state.snapshot import SnapshotRing
-from supervisor.worker.assembly.ground import Ground
-from supervisor.worker.assembly.task import Task
+from supervisor.worker.assembly.ground import Ground, Task
 from supervisor.worker.ground.turns import GroupTurns
 from supervisor.worker.group.agreement import Agreement, GroupAgreement
 from supervisor.worker.group.exchanges import Exchanges

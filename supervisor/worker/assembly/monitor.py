@@ -6,17 +6,15 @@ import functools
 
 from supervisor.fault_injection.injector import FaultInjector
 from supervisor.storage.steps.own_times import OwnTimes
-from supervisor.worker.assembly.ground import Ground
+from supervisor.worker.assembly.ground import Ground, Task
 from supervisor.worker.assembly.recorders import Recorders
 from supervisor.worker.assembly.state import State
-from supervisor.worker.assembly.task import Task
 from supervisor.worker.assembly.treatment import Treatment
 from supervisor.worker.live.boundary import Boundary
 from supervisor.worker.live.input_watch import InputWatch
-from supervisor.worker.live.lead import Lead
+from supervisor.worker.live.lead import Lead, NewTrainings
 from supervisor.worker.live.loader_hooks import LoaderHooks
 from supervisor.worker.live.monitor import Monitor
-from supervisor.worker.live.new_trainings import NewTrainings
 from supervisor.worker.live.own_time import OwnTime
 from supervisor.worker.live.script_changes import ScriptChanges
 from supervisor.worker.live.step_recorder import StepRecorder

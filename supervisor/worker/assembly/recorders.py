@@ -10,11 +10,13 @@ from supervisor.storage.run.script_files import ScriptFiles
 from supervisor.storage.run.set_aside import SetAside
 from supervisor.storage.steps.applied_rates import AppliedRates
 from supervisor.storage.steps.flight_recorder import FlightRecorder
+from supervisor.storage.steps.more_values import MAX_NAMES
+from supervisor.storage.steps.step_rows import OBSERVED_SLOTS
 from supervisor.storage.steps.tape import TapeWriter
-from supervisor.worker.assembly.ground import Ground
-from supervisor.worker.assembly.recording_limits import RecordingLimits
-from supervisor.worker.assembly.task import Task
+from supervisor.worker.assembly.ground import Ground, Task
 from supervisor.worker.ground.interception_state import InterceptionState
+from supervisor.worker.ground.progress import Progress
+from supervisor.worker.ground.run_warnings import RunWarnings
 from supervisor.worker.process.heartbeat import Heartbeat
 from supervisor.worker.recording.attempt_files import AttemptFiles
 from supervisor.worker.recording.file_sizes import FileSizes
@@ -96,3 +98,34 @@ def _build_loading(task: Task, interception: InterceptionState) -> LoadingProofs
         is_noted=skip_loading is not False,
         may_leave_out=skip_loading is not False and task.order.way != LOADS_ALL,
     )
+
+
+class RecordingLimits:
+    """Each method is called by the part that comes to the limit, at most once each."""
+
+    def __init__(self, progress: Progress, warn: RunWarnings) -> None:
+        self._progress = progress
+        self._warn = warn
+
+    def value_left_out(self, name: str) -> None:
+        self._warn(
+            f"observed value '{name}': there are {MAX_NAMES} other names already: it and further "
+            "new ones are judged by detectors, but not recorded: give values fewer names"
+        )
+
+    def values_thinned(self, apart: int) -> None:
+        self._warn(
+            f"observed values are near their disk budget: those beyond the first {OBSERVED_SLOTS} "
+            f"names are kept of every {apart}th step only: raise observed_max_gib, or observe less",
+            aloud=True,
+        )
+
+    def files_unknown(self, why: str) -> None:
+        self._warn(f"what the script does with its files is not all recorded ({why})", aloud=True)
+
+    def tape_full(self, why: str) -> None:
+        if self._progress.tape_is_whole:  # else no resume is exact anyway
+            step = self._progress.steps_done
+            lost = f"what a resume must know is no longer recorded from step {step} on: {why}"
+            self._progress.tape_is_broken(lost)
+            self._warn(f"{lost}: later resumes are approximate", aloud=True)

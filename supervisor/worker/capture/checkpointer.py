@@ -25,8 +25,7 @@ from supervisor.held_memory import BUFFER, HeldMemory, return_to_system
 from supervisor.settings import CheckpointSettings
 from supervisor.storage.journal.journal import Journal
 from supervisor.training_state.snapshot import Snapshot, copy_state, state_bytes
-from supervisor.worker.capture.captured_checkpoint import CapturedCheckpoint
-from supervisor.worker.capture.checkpoint_writer import CheckpointWriter
+from supervisor.worker.capture.checkpoint_writer import CapturedCheckpoint, CheckpointWriter
 from supervisor.worker.capture.save_interval import SaveInterval
 from supervisor.worker.interception.patches_process import leave_signals_to_the_script
 

@@ -24,8 +24,7 @@ from supervisor.storage.files.refusals import told_refusals
 from supervisor.training_state.replicas import diverged, shared_paths
 from supervisor.training_state.replicated import tensor_digests, without_replicated
 from supervisor.training_state.sharding.rank_state import read_rank_state
-from supervisor.worker.capture.captured_checkpoint import CapturedCheckpoint
-from supervisor.worker.capture.checkpoint_writer import CheckpointWriter
+from supervisor.worker.capture.checkpoint_writer import CapturedCheckpoint, CheckpointWriter
 from supervisor.worker.capture.lead_writer import DIGESTS, DIVERGED, POLL_S, TIMEOUT_S
 from supervisor.worker.capture.single_writer import fill, make_durable, streamed, with_digest
 

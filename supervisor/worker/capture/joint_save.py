@@ -11,7 +11,7 @@ from supervisor.storage.checkpoints.checkpoints import Checkpoint, CheckpointRin
 from supervisor.storage.checkpoints.parts import RANKS, rank_folder
 from supervisor.training_state.replicated import tensor_digests, without_replicated
 from supervisor.training_state.snapshot import state_bytes
-from supervisor.worker.capture.captured_checkpoint import CapturedCheckpoint
+from supervisor.worker.capture.checkpoint_writer import CapturedCheckpoint
 from supervisor.worker.capture.single_writer import fill, with_digest
 from supervisor.worker.group.exchanges import check_same_place
 

@@ -31,7 +31,7 @@ from supervisor.training_state.replicas import Split, splits
 from supervisor.training_state.replicated import tensor_digests
 from supervisor.training_state.sharding.rank_state import read_rank_state
 from supervisor.training_state.snapshot import state_bytes
-from supervisor.worker.capture.captured_checkpoint import CapturedCheckpoint
+from supervisor.worker.capture.checkpoint_writer import CapturedCheckpoint
 from supervisor.worker.capture.single_writer import SingleWriter, fill, make_durable, with_digest
 from supervisor.worker.group.exchanges import check_same_place
 

@@ -10,7 +10,7 @@ from typing import Any
 from supervisor.actions.base import ActionContext, ThrownAway
 from supervisor.actions.rollback import way_back
 from supervisor.training_state.state import ROLLBACK_PARTS, is_finite
-from supervisor.worker.capture.captured_checkpoint import CapturedCheckpoint
+from supervisor.worker.capture.checkpoint_writer import CapturedCheckpoint
 from supervisor.worker.capture.checkpointer import Checkpointer
 from supervisor.worker.ground.progress import Progress
 

@@ -12,7 +12,7 @@ from supervisor.ranks import RankPlace
 from supervisor.storage.run.kept_memory import PLACES
 from supervisor.training_state.kept_place import KeptPlace, read_place
 from supervisor.training_state.snapshot import state_bytes
-from supervisor.worker.capture.captured_checkpoint import CapturedCheckpoint
+from supervisor.worker.capture.checkpoint_writer import CapturedCheckpoint
 
 
 class RankMemory:

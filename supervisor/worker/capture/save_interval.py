@@ -6,11 +6,10 @@ import math
 from dataclasses import dataclass
 
 from supervisor.settings import CheckpointSettings
+from supervisor.worker.ground.budget import CHECKPOINTS, Share
 
 FIRST_COST_S = 1e-3
 """Assumed until the first save was measured, and at least."""
-CHECKPOINTS_SHARE = 0.75
-"""Of `checkpoint.max_overhead`; snapshots, which are more frequent and cost less, have the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +53,7 @@ class SaveInterval:
             return settings.every_s
         cost = max(self._cost_s, FIRST_COST_S)
         young = math.sqrt(2.0 * cost * settings.mtbf_s)
-        affordable = cost / (CHECKPOINTS_SHARE * settings.max_overhead)
+        affordable = Share(CHECKPOINTS * settings.max_overhead).apart_s(cost)
         return min(max(young, affordable, settings.min_interval_s), settings.max_interval_s)
 
     def begun(self, step: int, now: float, stalled_s: float, usual_step_s: float) -> None:

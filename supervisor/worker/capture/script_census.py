@@ -25,13 +25,12 @@ from supervisor.training_state.plain_form import from_plain
 from supervisor.training_state.registry import Registry
 from supervisor.training_state.rng import random_position
 from supervisor.worker.capture.user_tensors import UserTensors, registry_tensors
+from supervisor.worker.ground.budget import Share
 from supervisor.worker.ground.error_barrier import ErrorBarrier
 from supervisor.worker.ground.gathering_calls import unseen_gathering
 from supervisor.worker.ground.user_frames import call_under_way, user_frames
 
-SHARE = 0.005
-"""Of the run's time, beyond `ALLOWANCE_S`: what issue and README promise."""
-ALLOWANCE_S = 5.0
+BUDGET = Share(0.005, allowance_s=5.0)
 """A short run with many checkpoints may spend more: 500 censuses of a small script."""
 _ROUNDS = 8
 """What lies within a missing container is put back one level a round."""
@@ -138,7 +137,8 @@ class ScriptCensus:
             frames: the variables of the script (`user_frames`).
             is_paid: its time is limited by whoever asks.
         """
-        if self._first is None or not (is_paid or self._spent_s <= self._allowed_s()):
+        elapsed = time.monotonic() - self._begun
+        if self._first is None or not (is_paid or BUDGET.allows(self._spent_s, elapsed)):
             return None
         with self._part:
             spent = self._spent_s
@@ -241,9 +241,6 @@ class ScriptCensus:
 
     def _in_registry(self) -> set[int]:
         return storages(registry_tensors(self._registry))
-
-    def _allowed_s(self) -> float:
-        return ALLOWANCE_S + SHARE * (time.monotonic() - self._begun)
 
 
 def _named(left: list[Difference]) -> list[str]:

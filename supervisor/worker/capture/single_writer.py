@@ -14,8 +14,7 @@ from supervisor.storage.checkpoints.section_files import write_section
 from supervisor.training_state.codec import read_state, write_state
 from supervisor.training_state.snapshot import state_bytes
 from supervisor.training_state.state import digest, is_finite
-from supervisor.worker.capture.captured_checkpoint import CapturedCheckpoint
-from supervisor.worker.capture.checkpoint_writer import CheckpointWriter
+from supervisor.worker.capture.checkpoint_writer import CapturedCheckpoint, CheckpointWriter
 
 
 class SingleWriter(CheckpointWriter):

@@ -9,13 +9,14 @@ from typing import Any
 import torch
 
 from supervisor.training_state.bounds.running_statistics import BatchStatistics
+from supervisor.worker.ground.budget import Share
 
 MANY = 1000
 """Batches after which nothing is claimed: a snapshot comes every 100 at the latest."""
 COST_S = 3e-6
 """Of one batch of one normalisation, on a CPU (docs/design/cost.md)."""
-MOST_OVERHEAD = 0.003
-"""Share of the training's time: one normalisation for each millisecond of a step."""
+BUDGET = Share(0.003)
+"""Of the training's time: one normalisation for each millisecond of a step."""
 KEEPING = frozenset({"NativeBatchNormBackward0", "CudnnBatchNormBackward0"})
 """Functions of autograd that keep the batch's mean and inverse deviation."""
 
@@ -112,11 +113,11 @@ class NormalisationWatch:
         seen = sum(len(known.batches) for known in self._known.values())
         if not (self.is_on and seen and steps > 0 and usual_s > 0.0):
             return 0.0
-        share = seen / steps * COST_S / usual_s
-        if share > MOST_OVERHEAD:
+        cost_s = seen / steps * COST_S
+        if not BUDGET.allows(cost_s, usual_s):
             self.is_on = False
             self._known.clear()
-        return share
+        return cost_s / usual_s
 
     def looked(self) -> None:
         """The state as it is now is kept: from here on every batch counts."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import sys
 from collections import UserDict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -16,7 +17,6 @@ from torch.optim import Optimizer
 
 from supervisor.records import NAN, StepRecord
 from supervisor.training_state.tensors import memory_of
-from supervisor.worker.ground.environments import has_environment
 
 _GIB = float(1 << 30)
 _64_BITS = (1 << 64) - 1
@@ -243,3 +243,17 @@ def _shape(tensor: torch.Tensor) -> Sequence[int]:
     if tensor.is_nested and tensor.layout is torch.strided:
         return (tensor.size(0),)
     return [size if isinstance(size, int) else 0 for size in tensor.shape]
+
+
+LIBRARIES = frozenset(
+    {
+        *("gymnasium", "gym", "pettingzoo", "dm_env", "envpool", "procgen"),
+        *("stable_baselines3", "torchrl", "tianshou", "cleanrl_utils", "rsl_rl", "pfrl"),
+    }
+)
+"""Libraries of environments, and of agents that bring environments of their own."""
+
+
+def has_environment() -> bool:
+    """Whether one of `LIBRARIES` is loaded: hardly anybody loads them but to let a policy act."""
+    return not LIBRARIES.isdisjoint(sys.modules)

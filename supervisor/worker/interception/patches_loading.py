@@ -32,7 +32,7 @@ def watch_fetches(session: Seen, proofs: LoadingProofs) -> None:
         if proof.is_given_up:
             return original(self, indices)
         load = functools.partial(original, self, indices)
-        return session.hooks.fetch(proof, indices, load)
+        return session.hooks.loading.fetch(proof, indices, load)
 
     fetcher.fetch = fetch
     _watch_streams(session, proofs)
@@ -54,6 +54,8 @@ def _watch_streams(session: Seen, proofs: LoadingProofs) -> None:
             stream = self._stream = None if proof is None else proof.begin(self)
         if stream is None or stream.proof.is_given_up:
             return original(self, indices)
-        return session.hooks.stream_fetch(stream, functools.partial(original, self, indices))
+        return session.hooks.loading.stream_fetch(
+            stream, functools.partial(original, self, indices)
+        )
 
     fetcher.fetch = fetch

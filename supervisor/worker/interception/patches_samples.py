@@ -55,7 +55,7 @@ def watch_handed_out(guard: SampleGuard) -> None:
 
 
 def _patch_handing_out(iterator: Any, guard: SampleGuard) -> None:
-    next_data, samples, changed = iterator._next_data, guard.poisoned, guard.changed
+    next_data, samples = iterator._next_data, guard.poisoned
 
     def _next_data(self: Any) -> Any:
         try:
@@ -68,7 +68,6 @@ def _patch_handing_out(iterator: Any, guard: SampleGuard) -> None:
         indices = _taken(self)
         if self._dataset_kind == dataloader._DatasetKind.Map and _is_in_order(self):
             samples.was_handed_out(self._dataset, self._collate_fn, indices, batch)
-            changed.was_handed_out(self._dataset, indices, batch)
         return batch
 
     iterator._next_data = _next_data

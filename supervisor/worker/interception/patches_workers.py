@@ -16,7 +16,6 @@ from torch.utils.data import DataLoader, dataloader
 from torch.utils.data._utils import fetch as fetching
 
 from supervisor.worker.interception.instrument import Seen
-from supervisor.worker.interception.skipped_epoch import SkippedEpoch, load_here
 from supervisor.worker.recording.loading.loading_proofs import LoadingProofs
 from supervisor.worker.recording.loading.worker_proof import (
     Iteration,
@@ -90,7 +89,7 @@ def _patch_beginning(
         proof = proofs.of_workers(self)
         if proof is None or proof.is_given_up:
             return original(self)
-        iteration = Iteration(count, proof, session.hooks.worker_plan(count))
+        iteration = Iteration(count, proof, session.hooks.loading.worker_plan(count))
         count += 1
         if iteration.plan is not None and iteration.plan.is_whole:
             return SkippedEpoch(self, session, iteration)
@@ -177,7 +176,7 @@ def _patch_handing_out(
         batch = process_data(self, data, *worker)
         if interception.is_ours():
             number = worker[0] if worker else iteration.handed_out % self._num_workers
-            batch = session.hooks.worker_batch(iteration, number, indices, note, batch)
+            batch = session.hooks.loading.worker_batch(iteration, number, indices, note, batch)
         if isinstance(batch, LeftOut):  # the replay is not the recorded run
             batch = load_here(self, batch.indices)
         iteration.handed_out += 1
@@ -190,7 +189,7 @@ def _patch_handing_out(
         except StopIteration:
             iteration = iterations.get(self)
             if iteration is not None and not self._persistent_workers and interception.is_ours():
-                session.hooks.epoch_ended(iteration)
+                session.hooks.loading.epoch_ended(iteration)
             raise
 
     iterator._process_data = _process_data
@@ -201,3 +200,54 @@ def _is_ordered(loader: Any) -> bool:
     """Whether its batches come in the order of their indices, from workers."""
     is_map = loader._dataset_kind == dataloader._DatasetKind.Map
     return loader.num_workers > 0 and is_map and getattr(loader, "in_order", True)
+
+
+class SkippedEpoch(dataloader._BaseDataLoaderIter):
+    """Draws seed and indices as the real iterator does, and starts no workers.
+
+    Args:
+        loader: a map-style loader with workers that do not persist.
+        session: its moments stand in for the batches.
+        iteration: which one this is.
+    """
+
+    def __init__(self, loader: Any, session: Seen, iteration: Iteration) -> None:
+        super().__init__(loader)
+        self._session = session
+        self._iteration = iteration
+        self._loader = loader
+        self._reset(loader, first_iter=True)
+        for _ in range(loader.prefetch_factor * loader.num_workers):
+            self._draw()
+
+    def _draw(self) -> None:
+        try:
+            self._iteration.drawn.append(next(self._sampler_iter))
+        except StopIteration:
+            return
+
+    def _next_data(self) -> Any:
+        iteration, hooks = self._iteration, self._session.hooks
+        if not iteration.drawn:
+            hooks.loading.epoch_ended(iteration)
+            raise StopIteration
+        indices = iteration.drawn.pop(0)
+        self._draw()
+        worker = iteration.handed_out % self._num_workers
+        batch = hooks.loading.worker_batch(iteration, worker, indices, None, LeftOut(indices))
+        if isinstance(batch, LeftOut):  # the replay is not the recorded run
+            batch = load_here(self, indices)
+        iteration.handed_out += 1
+        return batch
+
+
+def load_here(iterator: Any, indices: Any) -> Any:
+    """Loads a batch in this process."""
+    fetcher = dataloader._DatasetKind.create_fetcher(
+        iterator._dataset_kind,
+        iterator._dataset,
+        iterator._auto_collation,
+        iterator._collate_fn,
+        iterator._drop_last,
+    )
+    return fetcher.fetch(indices)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from supervisor.pipeline import Pipeline
 from supervisor.storage.checkpoints.section_files import PIPELINE
 from supervisor.storage.run.script_files import ScriptFiles
-from supervisor.worker.capture.captured_checkpoint import CapturedCheckpoint
+from supervisor.worker.capture.checkpoint_writer import CapturedCheckpoint
 from supervisor.worker.capture.whole_state import WholeState
 from supervisor.worker.treatment.dispatcher import Dispatcher
 

@@ -12,9 +12,9 @@ from supervisor.settings import ComputeCheckSettings
 from supervisor.storage.journal.journal import Journal
 from supervisor.worker.compute_check.compute_check import ComputeCheck
 from supervisor.worker.compute_check.wrong_result import WrongResult
+from supervisor.worker.ground.budget import Pace
 from supervisor.worker.ground.run_warnings import RunWarnings
 from supervisor.worker.ground.turns import TimedListener, Turns
-from supervisor.worker.probes.pace import Pace
 from supervisor.worker.treatment.alert_teller import AlertTeller
 
 

@@ -9,7 +9,7 @@ from supervisor.training_state.draws import between, look
 from supervisor.worker.ground.error_barrier import ErrorBarrier
 from supervisor.worker.ground.interception_state import InterceptionState
 from supervisor.worker.ground.progress import Progress
-from supervisor.worker.interception.training_hooks import Call
+from supervisor.worker.interception.training_hooks import Call, LoadingHooks
 from supervisor.worker.process.heartbeat import Heartbeat
 from supervisor.worker.recording.loading.loading_proof import LoadingProof
 from supervisor.worker.recording.loading.stream_proof import Stream, StreamMark
@@ -23,9 +23,8 @@ from supervisor.worker.recording.recording import Recording
 from supervisor.worker.replay.loading.loader_skipping import FetchMark, contents, pack_mark
 
 
-class LoaderHooks:
-    """The live side of `TrainingHooks.fetch`, `stream_fetch`, `worker_batch`, `epoch_ended` and
-    `batch`."""
+class LoaderHooks(LoadingHooks):
+    """The live side of `LoadingHooks`, and of `TrainingHooks.batch`."""
 
     def __init__(
         self,
@@ -77,26 +76,23 @@ class LoaderHooks:
         except StopIteration:
             with self._part:
                 tape.append(EntryKind.STREAM_END, stream.packed())
-                proof.ended(stream)
             raise
         with self._part:
             if probe.forward_calls != forward_calls:
                 proof.reason = "loading runs a model"
-            left, follows = proof.settle(stream)
+            follows = proof.settle(stream)
             proof.decide()
             drawn, fetched, state = b"", b"", ""
             if not proof.is_given_up:
                 with self._interception.region():
                     fetched = pack_mark(contents(batch), batch)
                     drawn = between(earlier, look())
-                    if proof.tells_state:
-                        form = FetchMark.unpack(fetched).form
-                        state = proof.state_before(stream, form, follows=follows)
+                    form = FetchMark.unpack(fetched).form
+                    state = proof.state_before(stream, form, follows=follows)
             mark = StreamMark(
                 proof=proof.number,
                 stream=stream.number,
                 fetches=stream.fetches,
-                left=left,
                 follows=follows,
                 is_given_up=proof.is_given_up,
                 drawn=drawn,

@@ -53,9 +53,6 @@ from supervisor.worker.live.step_recorder import StepRecorder
 from supervisor.worker.live.update_hooks import UpdateHooks
 from supervisor.worker.process.heartbeat import Heartbeat
 from supervisor.worker.recording.called_hooks import CalledHooks
-from supervisor.worker.recording.loading.loading_proof import LoadingProof
-from supervisor.worker.recording.loading.stream_proof import Stream
-from supervisor.worker.recording.loading.worker_proof import Iteration, WorkerNote
 from supervisor.worker.recording.recording import Recording, encode
 from supervisor.worker.recording.told_objects import note_objects
 from supervisor.worker.treatment.update_controls import UpdateControls
@@ -98,7 +95,7 @@ class Monitor(TrainingHooks):
         self._update_controls = update_controls
         self._boundary = boundary
         self._schedule = boundary.schedule
-        self._loaders = loaders
+        self.loading: LoaderHooks = loaders
         self._injector = injector
         self._armed = injector.is_armed
         self._heartbeat = heartbeat
@@ -297,25 +294,8 @@ class Monitor(TrainingHooks):
     def looks_at_random(self) -> None:
         self._random.looked_at()
 
-    def fetch(self, proof: LoadingProof, indices: Any, call: Call) -> Any:
-        return self._loaders.fetch(proof, indices, call)
-
-    def stream_fetch(self, stream: Stream, call: Call) -> Any:
-        return self._loaders.stream_fetch(stream, call)
-
-    def worker_plan(self, number: int) -> None:
-        return None
-
-    def worker_batch(
-        self, iteration: Iteration, worker: int, indices: Any, note: WorkerNote | None, batch: Any
-    ) -> Any:
-        return self._loaders.worker_batch(iteration, worker, indices, note, batch)
-
-    def epoch_ended(self, iteration: Iteration) -> None:
-        self._loaders.epoch_ended(iteration)
-
     def batch(self, batch: Any) -> Any:
-        self._loaders.batch(batch)
+        self.loading.batch(batch)
         return batch
 
     # --- the update --------------------------------------------------------------------------

@@ -10,18 +10,16 @@ from supervisor.errors import CheckpointError
 from supervisor.settings import PartingSettings
 from supervisor.storage.run.script_files import ScriptFiles
 from supervisor.storage.steps.tape import TapeWriter
-from supervisor.worker.capture.captured_checkpoint import CapturedCheckpoint
+from supervisor.worker.capture.checkpoint_writer import CapturedCheckpoint
 from supervisor.worker.capture.checkpointer import Checkpointer
 from supervisor.worker.capture.rank_memory import RankMemory
 from supervisor.worker.ground.boundary_schedule import BoundarySchedule
+from supervisor.worker.ground.budget import Share, usual_cost
 from supervisor.worker.ground.progress import Progress
 from supervisor.worker.ground.run_health import RunHealth
 from supervisor.worker.ground.run_warnings import RunWarnings
 from supervisor.worker.ground.turns import TimedListener, Turns
 from supervisor.worker.live.boundary_capture import BoundaryCapture
-
-FRESH = 0.2
-"""Share of the last capture in what is known of the cost: one that was held up counts little."""
 
 SOON = 10.0
 """Times its cost, the second copy beside the process follows the first, for which the system had to
@@ -58,7 +56,7 @@ class PartingCheckpoint(TimedListener):
         super().__init__(turns)
         self._is_enabled = settings.enabled
         self._every = settings.every_steps
-        self._share = settings.max_overhead
+        self._share = Share(settings.max_overhead)
         self._capture = capture
         self._checkpointer = checkpointer
         self._script_files = script_files
@@ -165,10 +163,9 @@ class PartingCheckpoint(TimedListener):
         return time.monotonic() >= self._next_at
 
     def _has_cost(self, seconds: float) -> None:
-        before = self._cost_s or seconds
         is_first = not self._cost_s
-        self._cost_s = min(seconds, (1.0 - FRESH) * before + FRESH * seconds)
-        apart = self._cost_s / max(self._share, 1e-9)
+        self._cost_s = usual_cost(self._cost_s, seconds)
+        apart = self._share.apart_s(self._cost_s)
         if is_first and self._of_rank is not None:
             apart = min(apart, SOON * seconds)
         self._next_at = time.monotonic() + apart

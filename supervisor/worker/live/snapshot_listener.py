@@ -10,9 +10,9 @@ from typing import Any
 from supervisor.settings import RunSettings
 from supervisor.training_state.snapshot import SnapshotRing
 from supervisor.training_state.state import TrainingState
-from supervisor.worker.capture.save_interval import CHECKPOINTS_SHARE
 from supervisor.worker.capture.user_tensors import UserTensors
 from supervisor.worker.ground.boundary_schedule import BoundarySchedule
+from supervisor.worker.ground.budget import CHECKPOINTS, Share, usual_cost
 from supervisor.worker.ground.error_barrier import ErrorBarrier
 from supervisor.worker.ground.run_health import RunHealth
 from supervisor.worker.ground.turns import TimedListener, Turns
@@ -54,7 +54,7 @@ class SnapshotListener(TimedListener):
         self._checking = barrier(corruption.name)
         self._is_enabled = settings.snapshot.enabled
         self._every = settings.snapshot.every_steps
-        self._share = (1.0 - CHECKPOINTS_SHARE) * settings.checkpoint.max_overhead
+        self._share = Share((1.0 - CHECKPOINTS) * settings.checkpoint.max_overhead)
         self._state = state
         self._held = held
         self._snapshots = snapshots
@@ -107,8 +107,8 @@ class SnapshotListener(TimedListener):
         if self._every is not None:
             self._next = step + self._every
             return
-        self._cost_s = min(cost, 0.8 * (self._cost_s or cost) + 0.2 * cost)
+        self._cost_s = usual_cost(self._cost_s, cost)
         usual = self._times.usual_s
-        apart = self._cost_s / (self._share * usual) if usual > 0.0 else 0.0
+        apart = self._share.apart_s(self._cost_s) / usual if usual > 0.0 else 0.0
         most = max(MAX_STEPS, min(MAX_STEPS_LATER, int(MOST_LOST * step)))
         self._next = step + max(MIN_STEPS, min(most, int(apart) + 1))

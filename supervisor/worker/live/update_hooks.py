@@ -13,8 +13,7 @@ from supervisor.worker.live.boundary import Boundary
 from supervisor.worker.live.lead import Lead
 from supervisor.worker.live.step_recorder import StepRecorder
 from supervisor.worker.treatment.dispatcher import Dispatcher
-from supervisor.worker.treatment.update_controls import POISONED, UpdateControls
-from supervisor.worker.treatment.update_plan import AS_IT_IS
+from supervisor.worker.treatment.update_controls import AS_IT_IS, POISONED, UpdateControls
 
 
 class UpdateHooks:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import functools
+import inspect
 import re
+import textwrap
+import tokenize
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +16,7 @@ import torch
 from torch import nn
 
 from supervisor.by_identity import ByIdentity
-from supervisor.worker.probes.returned_names import returned_names
+from supervisor.training_state.user_code import source_lines
 
 MEAN = re.compile(r"(^|_|\d)(mu|mean)(_|\d|$)")
 LOG_VARIANCE = re.compile(r"log_?(var|variance)|lnvar|log_?sigma_?(2|sq)|(^|_)var(_|$)")
@@ -120,3 +125,47 @@ def _pair(mean: Any, spread: Any) -> dict[str, Any]:
     if mean.shape != spread.shape or mean.dim() < 2 or not mean.is_floating_point():
         return {}
     return {"mu": mean.detach(), "logvar": spread.detach()}
+
+
+def returned_names(module: nn.Module) -> tuple[str, ...]:
+    """Returns the names in ``return decoded(z), mu, logvar``: ``("", "mu", "logvar")``.
+
+    A part that is no plain name has none. Empty if the source is not at hand, or if two returns of
+    a forward disagree.
+    """
+    kind: Any = type(module)
+    return _names(kind)
+
+
+@functools.lru_cache(maxsize=64)
+def _names(kind: Any) -> tuple[str, ...]:
+    forward = inspect.unwrap(kind.forward)
+    try:
+        lines, _ = source_lines(forward.__code__, forward.__globals__)
+        tree = ast.parse(textwrap.dedent("".join(lines)))
+    except (AttributeError, OSError, SyntaxError, tokenize.TokenError):
+        return ()
+    found = {
+        tuple(_name(part) for part in node.value.elts)
+        for node in _own_nodes(tree.body[0])
+        if isinstance(node, ast.Return) and isinstance(node.value, ast.Tuple)
+    }
+    return found.pop() if len(found) == 1 else ()
+
+
+def _own_nodes(function: ast.AST) -> list[ast.AST]:
+    """All nodes of a function's body, without those of functions inside of it."""
+    nodes: list[ast.AST] = []
+    waiting: list[Any] = list(ast.iter_child_nodes(function))
+    while waiting:
+        node = waiting.pop()
+        nodes.append(node)
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)):
+            waiting.extend(ast.iter_child_nodes(node))
+    return nodes
+
+
+def _name(part: ast.expr) -> str:
+    if isinstance(part, ast.Name):
+        return part.id
+    return part.attr if isinstance(part, ast.Attribute) else ""

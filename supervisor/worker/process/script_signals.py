@@ -24,9 +24,7 @@ from supervisor.storage.run.signal_board import SignalBoard
 
 ENDING = (signal.SIGTERM, signal.SIGINT)
 """After these the sender waits for the end, and kills: the last one counts."""
-WARNING = tuple(
-    getattr(signal, name) for name in ("SIGHUP", "SIGUSR1", "SIGUSR2") if hasattr(signal, name)
-)
+WARNING = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 """Schedulers send them before a time limit. A script may save and train on, for hours: where it has
 gone on after one, later ones tell nothing of its end. So the first one counts."""
 
@@ -206,10 +204,11 @@ script_signals = ScriptSignals()
 """Of this process."""
 
 _HARMLESS = frozenset(
-    getattr(signal, name)
-    for name in ("SIGCHLD", "SIGCONT", "SIGURG", "SIGWINCH", "SIGSTOP", "SIGTSTP", "SIGTTIN")
-    if hasattr(signal, name)
-) | {0}
+    {
+        *(0, signal.SIGCHLD, signal.SIGCONT, signal.SIGURG, signal.SIGWINCH),
+        *(signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN),
+    }
+)
 """Signals that end no process that has no handler for them."""
 
 

@@ -29,9 +29,6 @@ from supervisor.worker.ground.zero_gradients import ZeroGradients
 from supervisor.worker.interception.outside_dynamo import is_within_compiled
 from supervisor.worker.interception.training_hooks import Call, TrainingHooks
 from supervisor.worker.recording.large_reads import ReplayedReads
-from supervisor.worker.recording.loading.loading_proof import LoadingProof
-from supervisor.worker.recording.loading.stream_proof import Stream
-from supervisor.worker.recording.loading.worker_proof import Iteration, WorkerNote
 from supervisor.worker.recording.random_states import RandomReplay
 from supervisor.worker.recording.recording import decode
 from supervisor.worker.recording.told_objects import recorded_objects
@@ -102,7 +99,7 @@ class FastForward(TrainingHooks):
         self._heartbeat = heartbeat
         self._guard = guard
         self.random = RandomReplay(tape)
-        self._loaders = ReplayedLoaders(
+        self.loading: ReplayedLoaders = ReplayedLoaders(
             tape,
             interception,
             self.comparison,
@@ -154,7 +151,7 @@ class FastForward(TrainingHooks):
 
     def catch_up(self) -> None:
         """Called at the target: what still stands behind batches that were left out moves on."""
-        self._loaders.catch_up()
+        self.loading.catch_up()
 
     # --- regions -----------------------------------------------------------------------------
 
@@ -279,23 +276,6 @@ class FastForward(TrainingHooks):
 
     def looks_at_random(self) -> None:
         """What the script looks at is as it was: the tape has it."""
-
-    def fetch(self, proof: LoadingProof, indices: Any, call: Call) -> Any:
-        return self._loaders.fetch(proof, indices, call)
-
-    def stream_fetch(self, stream: Stream, call: Call) -> Any:
-        return self._loaders.stream_fetch(stream, call)
-
-    def worker_plan(self, number: int) -> Any:
-        return self._loaders.worker_plan(number)
-
-    def worker_batch(
-        self, iteration: Iteration, worker: int, indices: Any, note: WorkerNote | None, batch: Any
-    ) -> Any:
-        return self._loaders.worker_batch(iteration, worker, indices, note, batch)
-
-    def epoch_ended(self, iteration: Iteration) -> None:
-        self._loaders.epoch_ended(iteration)
 
     def batch(self, batch: Any) -> Any:
         self._interception.depth += 1
@@ -424,7 +404,7 @@ class FastForward(TrainingHooks):
         if self.comparison.holds:
             with self.comparison:
                 if not self._tape.begin_training():
-                    self._loaders.load_all()  # its data sets may have other numbers
+                    self.loading.load_all()  # its data sets may have other numbers
 
     # --- helpers -----------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from typing import Any
 from supervisor.storage.steps.tape_reader import TapeReader
 from supervisor.training_state.draws import look
 from supervisor.worker.ground.interception_state import InterceptionState
-from supervisor.worker.interception.training_hooks import Call
+from supervisor.worker.interception.training_hooks import Call, LoadingHooks
 from supervisor.worker.recording.loading.loading_proof import LoadingProof
 from supervisor.worker.recording.loading.stream_proof import Stream
 from supervisor.worker.recording.loading.worker_proof import Iteration, WorkerNote
@@ -19,9 +19,8 @@ from supervisor.worker.replay.loading.worker_skipping import WorkerSkipping
 from supervisor.worker.replay.replay_comparison import ReplayComparison
 
 
-class ReplayedLoaders:
-    """The replay's side of `TrainingHooks.fetch`, `stream_fetch`, `worker_plan`, `worker_batch` and
-    `epoch_ended`.
+class ReplayedLoaders(LoadingHooks):
+    """The replay's side of `LoadingHooks`.
 
     Args:
         comparison: a batch that is another one disproves the replay.

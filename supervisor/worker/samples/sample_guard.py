@@ -11,7 +11,6 @@ from supervisor.storage.files.line_file import LineFile, read_lines, to_line
 from supervisor.storage.run.exit_signs import outside_cause
 from supervisor.worker.ground.interception_state import InterceptionState
 from supervisor.worker.ground.progress import Progress
-from supervisor.worker.samples.changed_samples import ChangedSamples
 from supervisor.worker.samples.poisoned_samples import PoisonedSamples
 
 _Load: TypeAlias = Callable[[Any, Any], Any]
@@ -39,7 +38,6 @@ class SampleGuard:
 
     Attributes:
         poisoned: the samples that hold NaN or infinity.
-        changed: those that were others when they were loaded again.
     """
 
     def __init__(
@@ -55,7 +53,6 @@ class SampleGuard:
         self._warn = warn
         self._told = 0
         self.poisoned = PoisonedSamples(interception, progress, self._found_poisoned)
-        self.changed = ChangedSamples(interception, self._found_changed)
         lines = self._lines()
         failed = [line for line in lines if "found_at" not in line]
         self._known = {(str(line["data"]), str(line["sample"])) for line in failed}
@@ -78,13 +75,6 @@ class SampleGuard:
         self._warn(
             f"sample {index} of {key[0]} holds {_POISON}: its batch's update is left out, and the "
             "next epochs go without it"
-        )
-
-    def _found_changed(self, data_set: Any, sample: int, equal: int) -> None:
-        self._warn(
-            f"sample {sample} of {_name(data_set)} was another one when it was loaded again, while "
-            f"{equal} loads of others gave the same as before: its file, a cache or memory may be "
-            "damaged; nothing is done"
         )
 
     def known_to_a_new_iterator(self, data_set: Any) -> frozenset[str]:

@@ -24,7 +24,6 @@ from supervisor.training_state.census.python_iterators import position
 from supervisor.training_state.census.reach import Reach
 from supervisor.worker.ground.gathering_calls import is_gathered
 from supervisor.worker.ground.on_the_stack import held_by_blocks
-from supervisor.worker.recording.loading.live_locals import live_names, yields_a_statement
 
 
 @functools.cache
@@ -116,7 +115,8 @@ def _sees_closures() -> bool:
 
 
 def _sees_iterators() -> bool:
-    moved: list[Iterator[int]] = [iter([4, 5, 6]), iter((4, 5)), iter(range(4, 9))]
+    moved: list[Iterator[Any]] = [iter([4, 5, 6]), iter((4, 5)), iter(range(4, 9))]
+    moved += [iter("ab"), iter("äb"), iter(np.zeros(2))]
     before = list(map(position, moved))
     for one in moved:
         next(one)
@@ -128,25 +128,6 @@ def _sees_caches() -> bool:
     cached = functools.lru_cache(lambda number: found)
     cached(1)
     return any(one is found for one in returned_before(cached))
-
-
-def _reads_bytecode() -> bool:
-    streams: Any = _streams()
-    waits: Any = _waits([1, 2, 3])
-    next(streams)
-    for _ in range(4):
-        next(waits)
-    is_known = live_names(streams.gi_frame) == {"read", "later"}
-    is_statement = yields_a_statement(streams.gi_frame)
-    return is_known and is_statement and not yields_a_statement(waits.gi_frame)
-
-
-def _streams() -> Generator[Any, Any, None]:
-    read, later, written = 1, 2, 3
-    for _ in [1, 2]:
-        yield read
-        written = read
-    yield written + later
 
 
 def _sees_gathering() -> bool:
@@ -171,7 +152,6 @@ LOOKS: dict[str, Callable[[], bool]] = {
     "what closures hold": _sees_closures,
     "where Python's own iterators stand": _sees_iterators,
     "what caches of functions hold": _sees_caches,
-    "which variables a waiting generator will read": _reads_bytecode,
     "whether a function in C gathers what is computed": _sees_gathering,
 }
 """What is looked at → whether the look finds what is known to be there."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,7 +16,6 @@ from supervisor.actions.guard import hide_gradients
 from supervisor.by_identity import ByIdentity
 from supervisor.worker.ground.script_use import ScriptUse
 from supervisor.worker.ground.step_probe import gradient_norm
-from supervisor.worker.treatment.update_plan import AS_IT_IS, UpdatePlan
 
 POISONED = "poisoned update"
 """Why an update is left out that the judgement keeps from the weights."""
@@ -161,3 +161,22 @@ class UpdateControls:
         if self._unhide is not None:
             self._unhide()
             self._unhide = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdatePlan:
+    """Made before an update from its judgement and from the treatments in force.
+
+    Attributes:
+        skip: why the update is left out; empty if it is made.
+        lr_factor: by which the learning rate of each group is multiplied, for this update alone.
+        max_norm: to which gradient norm we clip; None where the script clips, or nobody does.
+    """
+
+    skip: str = ""
+    lr_factor: float = 1.0
+    max_norm: float | None = None
+
+
+AS_IT_IS = UpdatePlan()
+"""Nothing is changed, to the bit."""

@@ -6,7 +6,7 @@ import pytest
 
 from supervisor.events.event import JournalEvent
 from supervisor.events.parsing import parse_event
-from supervisor.parent.metrics.goodput import Goodput
+from supervisor.parent.metrics.run_figures import Goodput
 from supervisor.records import StepRecord
 
 

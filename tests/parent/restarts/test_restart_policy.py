@@ -8,9 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from supervisor.codes import ExitSign, OutsideCause
-from supervisor.parent.restarts.backoff import Backoff
 from supervisor.parent.restarts.exits import OUTSIDE
-from supervisor.parent.restarts.restart_policy import RestartPolicy
+from supervisor.parent.restarts.restart_policy import Backoff, RestartPolicy
 from supervisor.records import ExitCause, WorkerExit
 from supervisor.settings import RestartSettings
 

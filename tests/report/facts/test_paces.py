@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.report.facts.paces import RankPace, find_paces
+from supervisor.report.facts.ranks import RankPace, find_paces
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.own_times import OwnTimes
 

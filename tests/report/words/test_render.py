@@ -11,7 +11,6 @@ import pytest
 
 from supervisor.records import NAN
 from supervisor.report.curves.page_parts import curves_script
-from supervisor.report.curves.report_curves import document_of
 from supervisor.report.facts.run_data import load_material
 from supervisor.report.gathering import gather
 from supervisor.report.pictures.plots import EVERY, draw_pictures
@@ -21,6 +20,7 @@ from supervisor.report.words.render import (
     render_json,
     render_markdown,
 )
+from supervisor.report.write import document_of
 from tests.report import synthetic_run
 from tests.report.synthetic_run import ALL_ENDS, SyntheticRun
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from supervisor.events.parsing import parse_event
 from supervisor.records import StepRecord
+from supervisor.storage.cases.case_advisor import CaseMemory
 from supervisor.storage.cases.case_filing import cases_of_run, file_cases
-from supervisor.storage.cases.case_memory import CaseMemory
 from supervisor.storage.cases.cases import CaseLibrary
 from supervisor.storage.journal.journal import JournalMerger
 from supervisor.storage.run.run_state import RunState, save_run_state

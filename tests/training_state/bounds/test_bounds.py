@@ -9,7 +9,7 @@ import torch
 from torch import optim
 
 from benchmarks.corpus.lion import Lion
-from supervisor.training_state.bounds.comparison import WEIGHT, Breach, breaches, holds_pair
+from supervisor.training_state.bounds.comparison import WEIGHT, Breach, breaches, reach
 from supervisor.training_state.bounds.families import candidate_for, family_of
 from supervisor.training_state.bounds.limits import Affine, Limits
 from supervisor.training_state.bounds.rounding import Rounding
@@ -116,9 +116,7 @@ class Course:
         found: list[Breach] = []
         if limits is not None and now[WEIGHT].isfinite().all():
             found = breaches(self.then, now, limits)
-            if limits.weight is not None and (
-                not limits.pair or holds_pair(self.then, limits.pair)
-            ):
+            if limits.weight is not None and (limits.root or reach(self.then, limits) is not None):
                 self.claimed += 1
                 self._measure(limits, limits.weight, now)
         self._look()

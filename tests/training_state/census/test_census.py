@@ -11,12 +11,16 @@ import enum
 import fractions
 import functools
 import itertools
+import os
 import random
 import re
+import sqlite3
+import struct
 import sys
 import tempfile
 import threading
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -26,6 +30,7 @@ import pytest
 import torch
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState
 
+from supervisor.training_state.census import facts, inside_objects
 from supervisor.training_state.census.census import RANDOM_NUMBERS, Census, unpack
 from supervisor.training_state.census.comparison import Nature, differences, is_another_order
 from supervisor.training_state.census.facts import is_unseen
@@ -530,32 +535,52 @@ def test_a_layer_that_is_not_made_yet_is_told_like_any_other() -> None:
     assert census.facts["main.count"] == "= 1"
 
 
+class Sequence9:
+    def __getitem__(self, place: int) -> int:
+        if place >= 9:
+            raise IndexError
+        return place
+
+
+_ITERATORS: dict[str, Callable[[], Any]] = {
+    "list": lambda: iter(["a", "b", "c"] * 3),
+    "tuple": lambda: iter((3,) * 9),
+    "text": lambda: iter("abcdefghi"),
+    "text beyond ASCII": lambda: iter("äbcdefghi"),
+    "array": lambda: iter(np.arange(9)),
+    "any sequence": lambda: iter(Sequence9()),
+    "struct": lambda: struct.iter_unpack("B", bytes(range(9))),
+    "huge range": lambda: iter(range(1 << 70, (1 << 70) + 9)),
+    "range": lambda: iter(range(9)),
+    "deque": lambda: iter(collections.deque(range(9))),
+    "enumerate": lambda: enumerate(["a", "b", "c"] * 3),
+    "count": lambda: itertools.count(5, 2),
+    "cycle": lambda: itertools.cycle([0.1, 0.2, 0.3]),
+}
+
+
 @pytest.mark.skipif(sys.version_info >= (3, 14), reason="those of itertools do not tell any more")
-@pytest.mark.parametrize("taken", [0, 1, 2, 3, 7])
-def test_iterators_that_a_left_out_forward_took_from_are_moved_on(taken: int) -> None:
-    def variables() -> dict[str, Any]:
-        names, rates = ["a", "b", "c", "d"] * 3, [0.1, 0.2, 0.3]
-        iterators = [iter(names), iter("abcdefgh"), itertools.count(5, 2), itertools.cycle(rates)]
-        return {"rates": rates, "iterators": [*iterators, iter(range(9)), iter((3,) * 9)]}
-
-    then, now = variables(), variables()
-    for one in then["iterators"]:
-        for _ in range(taken):
-            next(one)
-    next(now["iterators"][4]) if taken else None
-
-    assert put_all_back(take(then), now, {}) == []
-    for one, other in zip(then["iterators"], now["iterators"], strict=True):
-        rest = list(itertools.islice(one, 2))
-        assert list(itertools.islice(other, 2)) == rest
-
-
-def test_an_iterator_that_stands_behind_its_recorded_place_is_told_and_not_moved() -> None:
-    then, now = iter([1, 2, 3]), iter([1, 2, 3])
-    next(now)
+@pytest.mark.parametrize("kind", _ITERATORS)
+@pytest.mark.parametrize("taken", [(0, 1), (0, 20), (1, 0), (2, 3), (2, 20), (20, 2)])
+def test_an_iterator_that_does_not_stand_where_it_stood_is_told(
+    kind: str, taken: tuple[int, int]
+) -> None:
+    """A forward that a replay left out took from it, or the like."""
+    then, now, same = (_ITERATORS[kind]() for _ in range(3))
+    for one, count in zip((then, now, same), (*taken, taken[1]), strict=True):
+        collections.deque(itertools.islice(one, count), maxlen=0)
 
     assert put_all_back(take({"it": then}), {"it": now}, {})
-    assert next(now) == 2
+    assert list(itertools.islice(now, 4)) == list(itertools.islice(same, 4))
+
+
+def test_what_an_exhausted_iterator_went_over_keeps_its_content() -> None:
+    rows, then = [1, 2, 3], iter([1, 2, 3])
+    list(then)
+    now = iter(rows)
+
+    assert put_all_back(take({"it": then, "rows": [1, 2, 3]}), {"it": now, "rows": rows}, {})
+    assert rows == [1, 2, 3]
 
 
 @pytest.mark.parametrize("name", ["pairwise", "batched"])
@@ -572,15 +597,44 @@ def test_iterators_that_do_not_tell_are_seen_by_what_they_hold(name: str) -> Non
     assert not differences(take({"it": then}), take({"it": now}), NOTHING)
 
 
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="one that tells, as any sequence's does")
+def test_an_iterator_over_memory_is_out_of_sight() -> None:
+    assert is_unseen(take({"it": iter(memoryview(b"abc"))}).facts["main.it"])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: re.finditer("a", "aaa"),
+        lambda: sqlite3.connect(":memory:").execute("select 1"),
+        lambda: os.scandir("."),
+    ],
+)
+def test_an_iterator_of_c_code_is_out_of_sight_where_a_model_leads_to_it(
+    make: Callable[[], Any],
+) -> None:
+    model, data = torch.nn.Linear(1, 1), SimpleNamespace()
+    model.taken, data.taken = make(), make()
+
+    of_model = take({"model": model}).facts.values()
+    of_data = take({"data": data, "model": torch.nn.Linear(1, 1)}).facts.values()
+
+    assert any(map(is_unseen, of_model))
+    assert not any(map(is_unseen, of_data))
+    for one in (model.taken, data.taken):
+        getattr(one, "close", int)()
+
+
 def test_an_iterator_that_hides_its_place_is_marked(monkeypatch: pytest.MonkeyPatch) -> None:
     def hidden(iterator: Any) -> None:  # those of itertools, from Python 3.14 on
         raise TypeError(f"cannot pickle {type(iterator).__name__!r} object")
 
-    monkeypatch.setattr("supervisor.training_state.census.python_iterators.reduced", hidden)
+    for module in (facts, inside_objects):
+        monkeypatch.setattr(module, "position", hidden)
 
-    facts = take({"it": itertools.islice([1, 2, 3], 2), "other": [1]}).facts
+    found = take({"it": itertools.islice([1, 2, 3], 2), "other": [1]}).facts
 
-    assert {path: is_unseen(fact) for path, fact in facts.items()} == {
+    assert {path: is_unseen(fact) for path, fact in found.items()} == {
         "main.it": True,
         "main.other": False,
     }

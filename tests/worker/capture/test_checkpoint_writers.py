@@ -27,8 +27,7 @@ from supervisor.storage.files.file_system import FileSystem
 from supervisor.training_state.codec import STATE_FILE
 from supervisor.training_state.state import FORMAT, digest
 from supervisor.worker.capture import follower_writer
-from supervisor.worker.capture.captured_checkpoint import CapturedCheckpoint
-from supervisor.worker.capture.checkpoint_writer import CheckpointWriter
+from supervisor.worker.capture.checkpoint_writer import CapturedCheckpoint, CheckpointWriter
 from supervisor.worker.capture.follower_writer import FollowerWriter
 from supervisor.worker.capture.lead_writer import LeadWriter
 from supervisor.worker.capture.single_writer import SingleWriter

@@ -15,7 +15,7 @@ from supervisor.settings import CheckpointSettings, SnapshotSettings
 from supervisor.storage.checkpoints.checkpoints import Checkpoint, CheckpointRing
 from supervisor.storage.journal.journal import Journal
 from supervisor.worker.capture import checkpointer as saving
-from supervisor.worker.capture.captured_checkpoint import CapturedCheckpoint
+from supervisor.worker.capture.checkpoint_writer import CapturedCheckpoint
 from supervisor.worker.capture.checkpointer import Checkpointer
 from supervisor.worker.capture.single_writer import SingleWriter
 

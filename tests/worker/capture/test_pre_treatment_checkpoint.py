@@ -21,7 +21,7 @@ from supervisor.storage.checkpoints.checkpoints import CheckpointRing
 from supervisor.storage.journal.journal import Journal
 from supervisor.training_state.codec import read_state
 from supervisor.training_state.state import TrainingState, digest
-from supervisor.worker.capture.captured_checkpoint import CapturedCheckpoint
+from supervisor.worker.capture.checkpoint_writer import CapturedCheckpoint
 from supervisor.worker.capture.checkpointer import Checkpointer
 from supervisor.worker.capture.pre_treatment_checkpoint import PreTreatmentCheckpoint
 from supervisor.worker.capture.single_writer import SingleWriter

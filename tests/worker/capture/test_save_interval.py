@@ -7,7 +7,8 @@ import math
 import pytest
 
 from supervisor.settings import CheckpointSettings
-from supervisor.worker.capture.save_interval import CHECKPOINTS_SHARE, SaveInterval
+from supervisor.worker.capture.save_interval import SaveInterval
+from supervisor.worker.ground.budget import CHECKPOINTS
 
 STEP_S = 0.005
 
@@ -64,7 +65,7 @@ def test_costs_stay_within_their_share_of_the_run() -> None:
     interval.begun(10, 5.0, 2.0, STEP_S)
     interval.written(11, 5.0 + STEP_S, 3.0)
 
-    assert interval.seconds() == pytest.approx(2.0 / (CHECKPOINTS_SHARE * 0.01))
+    assert interval.seconds() == pytest.approx(2.0 / (CHECKPOINTS * 0.01))
 
 
 def test_a_fixed_interval_is_kept_whatever_it_costs() -> None:

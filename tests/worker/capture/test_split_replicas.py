@@ -16,8 +16,7 @@ from supervisor.settings import CheckpointSettings
 from supervisor.storage.checkpoints.checkpoints import CheckpointRing
 from supervisor.storage.journal.journal import Journal
 from supervisor.training_state.state import FORMAT
-from supervisor.worker.capture.captured_checkpoint import CapturedCheckpoint
-from supervisor.worker.capture.checkpoint_writer import CheckpointWriter
+from supervisor.worker.capture.checkpoint_writer import CapturedCheckpoint, CheckpointWriter
 from supervisor.worker.capture.follower_writer import FollowerWriter
 from supervisor.worker.capture.lead_writer import LeadWriter
 from supervisor.worker.capture.split_replicas import SplitReplicas

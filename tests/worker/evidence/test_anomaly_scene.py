@@ -17,8 +17,7 @@ from supervisor.storage.files.line_file import read_lines
 from supervisor.storage.journal.journal import Journal
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.flight_recorder import FlightRecorder
-from supervisor.worker.evidence.anomaly_figures import threshold_info
-from supervisor.worker.evidence.anomaly_scene import AnomalyScene
+from supervisor.worker.evidence.anomaly_scene import AnomalyScene, threshold_info
 from supervisor.worker.evidence.model_scene import ModelScene
 
 FIELDS = {"median", "mad", "mean", "std", "threshold", "relative_change"}

@@ -44,17 +44,6 @@ def test_generators_that_tell_the_collector_nothing_are_noticed(
     assert "what a waiting generator holds in no variable" in why
 
 
-def test_bytecode_of_other_names_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def unknown(frame: object) -> frozenset[str]:
-        raise ValueError("LOAD_QUICKLY")
-
-    monkeypatch.setattr(start_probe, "live_names", unknown)
-
-    (why,) = blind_looks()
-
-    assert why.endswith("a waiting generator will read (ValueError: LOAD_QUICKLY)")
-
-
 def test_a_resume_whose_process_is_blind_is_approximate_and_says_to_what(
     tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:

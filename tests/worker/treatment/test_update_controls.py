@@ -7,8 +7,7 @@ import torch
 
 from supervisor.actions.controls import Controls
 from supervisor.worker.ground.script_use import ScriptUse
-from supervisor.worker.treatment.update_controls import UpdateControls
-from supervisor.worker.treatment.update_plan import UpdatePlan
+from supervisor.worker.treatment.update_controls import UpdateControls, UpdatePlan
 
 
 def test_gradients_that_are_still_scaled_are_clipped_to_the_scaled_bound() -> None:

@@ -55,10 +55,6 @@ class ExecutedCode:
         finally:
             sys.setprofile(None)
 
-    def has_run(self) -> set[types.CodeType]:
-        """What of the user's code was entered."""
-        return set(self._codes)
-
     def reached(self) -> Iterator[Any]:
         """Global variables, and variables of surrounding functions, that the user's code names."""
         yield from self._around.values()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from supervisor.by_identity import ByIdentity
@@ -12,7 +12,7 @@ from supervisor.worker.recording.loading.loading_proof import LoadingPromise, Lo
 from supervisor.worker.recording.loading.stream_proof import StreamProof
 from supervisor.worker.recording.loading.worker_proof import WorkerProof
 
-P = TypeVar("P", LoadingProof, WorkerProof, StreamProof)
+P = TypeVar("P", bound=LoadingProof | WorkerProof)
 
 
 class LoadingProofs:
@@ -50,45 +50,46 @@ class LoadingProofs:
         """The proof for what a map-style fetcher loads."""
         if self.promise is not None:
             return self.promise
-        data, collate = fetcher.dataset, fetcher.collate_fn
-        known = _known(self._known, data, collate)
-        if known is not None:
-            return known
-        try:
-            proof = LoadingProof(len(self._proofs), data, collate, self._interception)
-        except TypeError:  # of a plain list there is no weak reference
-            return self._given_up
-        self._proofs.append(proof)
-        self._known[data] = [*self._known.get(data, ()), proof]
-        return proof
+        interception = self._interception
+        found = self._known_or_new(
+            self._known,
+            fetcher,
+            lambda n, data, collate: LoadingProof(n, data, collate, interception),
+        )
+        return found or self._given_up
 
     def of_workers(self, loader: Any) -> WorkerProof | None:
         """The proof for what a map-style loader's workers load; None if there can be none."""
-        data, collate = loader.dataset, loader.collate_fn
-        known = _known(self._of_workers, data, collate)
-        if known is not None:
-            return known
-        try:
-            promised = self.promise is not None
-            proof = WorkerProof(len(self._proofs), data, collate, promised=promised)
-        except TypeError:  # of a plain list there is no weak reference
-            return None
-        self._proofs.append(proof)
-        self._of_workers[data] = [*self._of_workers.get(data, ()), proof]
-        return proof
+        promised = self.promise is not None
+        return self._known_or_new(
+            self._of_workers,
+            loader,
+            lambda n, data, collate: WorkerProof(n, data, collate, promised=promised),
+        )
 
     def of_stream(self, fetcher: Any) -> StreamProof | None:
         """The proof for what an iterable-style fetcher makes; None if there can be none."""
-        data, collate = fetcher.dataset, fetcher.collate_fn
-        known = _known(self._of_streams, data, collate)
-        if known is not None:
-            return known
+        interception = self._interception
+        return self._known_or_new(
+            self._of_streams,
+            fetcher,
+            lambda n, data, collate: StreamProof(n, data, collate, interception),
+        )
+
+    def _known_or_new(
+        self, table: ByIdentity[Any, list[P]], loader: Any, make: Callable[[int, Any, Any], P]
+    ) -> P | None:
+        data, collate = loader.dataset, loader.collate_fn
+        proofs: list[P] = table.get(data, [])
+        for known in proofs:
+            if known.is_of(data, collate):
+                return known
         try:
-            proof = StreamProof(len(self._proofs), data, collate, self._interception)
-        except TypeError:  # no weak reference to it
+            proof = make(len(self._proofs), data, collate)
+        except TypeError:  # of a plain list there is no weak reference
             return None
         self._proofs.append(proof)
-        self._of_streams[data] = [*self._of_streams.get(data, ()), proof]
+        table[data] = [*proofs, proof]
         return proof
 
     def left_out(self) -> list[int]:
@@ -110,8 +111,3 @@ class LoadingProofs:
         if self.promise is not None:
             yield self.promise
         yield from self._proofs
-
-
-def _known(table: ByIdentity[Any, list[P]], data: Any, collate: Any) -> P | None:
-    proofs: Iterable[P] = table.get(data, ())
-    return next((proof for proof in proofs if proof.is_of(data, collate)), None)

@@ -8,6 +8,7 @@ from typing import Any
 
 from supervisor.errors import pass_on
 from supervisor.training_state.draws import Generators, advance, between, look
+from supervisor.worker.ground.budget import Share
 from supervisor.worker.ground.interception_state import InterceptionState
 from supervisor.worker.recording.loading.loading_proof import LoadingProof
 from supervisor.worker.recording.loading.worker_proof import (
@@ -18,8 +19,8 @@ from supervisor.worker.recording.loading.worker_proof import (
     WorkerProof,
 )
 
-_SHARE = 50
-"""Comparing may take one part in so many of a worker's time."""
+_BUDGET = Share(0.02)
+"""Of a worker's time, for comparing."""
 
 
 class WorkerWatch:
@@ -73,6 +74,6 @@ class WorkerWatch:
             self._proof.compare()
             is_verified = True
             now = time.perf_counter()
-            self._compare_at = now + _SHARE * (now - started)
+            self._compare_at = now + _BUDGET.apart_s(now - started)
         fault = self._proof.reason
         return WorkerNote(drawn, is_verified and not fault, fault, astray, seconds)

@@ -12,7 +12,6 @@ from supervisor.storage.steps.tape import EntryKind
 from supervisor.storage.steps.tape_reader import TapeReader
 from supervisor.training_state.draws import advance, between, look
 from supervisor.worker.ground.interception_state import InterceptionState
-from supervisor.worker.recording.loading.fingerprint import CannotTell
 from supervisor.worker.recording.loading.stream_proof import Stream, StreamMark
 from supervisor.worker.recording.loading.told_state import go_on_from
 from supervisor.worker.replay.loading.loader_skipping import (
@@ -47,7 +46,7 @@ class StreamSkipping:
         self._allowed = allowed
         self._shapes = shapes
         self._told = told
-        self._behind: weakref.WeakKeyDictionary[Stream, int] = weakref.WeakKeyDictionary()
+        self._behind: weakref.WeakSet[Stream] = weakref.WeakSet()
         self._are_recorded: bool | None = None
 
     def load_all(self) -> None:
@@ -55,17 +54,13 @@ class StreamSkipping:
         self._allowed = ()
 
     def catch_up(self) -> None:
-        """Brings all streams behind the batches that they have left out: the script may go on with
-        an old one at any time.
+        """Called at the target: the script may go on with an old stream at any time.
 
         Raises:
-            ReplayError: one cannot be moved.
+            ReplayError: one stands behind batches that were left out.
         """
-        for stream in list(self._behind):
-            if stream.fetcher is not None:
-                if stream.proof.tells_state:
-                    raise ReplayError("a stream that tells its state waits for its next batch")
-                self._move_on(stream)
+        if any(stream.fetcher is not None for stream in self._behind):
+            raise ReplayError("a stream that tells its state waits for its next batch")
 
     def batch(self, stream: Stream, call: Callable[[], Any], *, is_near: bool) -> Any:
         """Returns the batch, or what stands for it.
@@ -93,7 +88,7 @@ class StreamSkipping:
         if mark.is_given_up:
             stream.proof.is_given_up = True
         fetched = FetchMark.unpack(mark.fetch) if mark.fetch else None
-        may = not is_near and mark.proof in self._allowed
+        may = not is_near and mark.proof in self._allowed and stream.proof.tells_state
         may = may and fetched is not None and self._shapes.has(fetched)
         if fetched is not None and may and mark.follows:
             return self._leave_out(stream, mark, fetched)
@@ -108,7 +103,6 @@ class StreamSkipping:
             batch = stream.proof.make(stream, call)
         except StopIteration:
             self._take(EntryKind.STREAM_END)
-            stream.proof.ended(stream)
             raise
         stream.proof.settle(stream)
         if kind:
@@ -124,7 +118,7 @@ class StreamSkipping:
         self._pass_reads()
         self._tape.take(EntryKind.STREAM_BATCH)
         stream.fetches += 1
-        self._behind[stream] = mark.left
+        self._behind.add(stream)
         with self._interception.region():
             batch = self._shapes.stand_in(fetched)
             try:
@@ -147,7 +141,7 @@ class StreamSkipping:
     ) -> Any:
         with self._interception.region():
             earlier = look()
-        begins_anew = stream.proof.tells_state and stream in self._behind
+        begins_anew = stream in self._behind
         made = self._move_on(stream, mark.state)
         # What it reads from tensors as it begins was read at another place of the recorded run.
         unseen = self._interception.region() if begins_anew else contextlib.nullcontext()
@@ -175,11 +169,10 @@ class StreamSkipping:
         return batch
 
     def _end(self, stream: Stream, call: Callable[[], Any]) -> Any:
-        if stream.proof.tells_state and stream in self._behind:
-            self._behind.pop(stream)
+        if stream in self._behind:
+            self._behind.remove(stream)
             stream.fetches += 1  # the one at which it ended
             raise self._ended(stream)
-        self._move_on(stream)
         try:
             stream.proof.make(stream, call)
         except StopIteration:
@@ -190,10 +183,9 @@ class StreamSkipping:
         """Returns what is to be raised where a stream has come to its end."""
         if self._tape.take(EntryKind.STREAM_END) != stream.packed():
             return ReplayError("another data set has come to its end")
-        stream.proof.ended(stream)
         return StopIteration()
 
-    def _move_on(self, stream: Stream, told: str = "") -> Callable[[], None]:
+    def _move_on(self, stream: Stream, told: str) -> Callable[[], None]:
         """Brings a stream behind the batches that it has left out.
 
         Args:
@@ -202,23 +194,17 @@ class StreamSkipping:
         Returns:
             To be called when it has made its next batch.
         """
-        left = self._behind.pop(stream, None)
-        if left is None:
+        if stream not in self._behind:
             return _nothing
+        self._behind.remove(stream)
+        state = told or self._told.get(stream.key())
+        if not state:
+            raise ReplayError("where a stream of samples stood was not kept")
         with self._interception.region():
-            if stream.proof.tells_state:
-                state = told or self._told.get(stream.key())
-                if not state:
-                    raise ReplayError("where a stream of samples stood was not kept")
-                try:
-                    return go_on_from(stream.fetcher, state)
-                except Exception as error:  # a library's, of another version
-                    raise ReplayError(f"a stream does not take its state: {error}") from error
             try:
-                stream.place().move(left)
-            except (CannotTell, ValueError) as error:
-                raise ReplayError(f"a stream of samples cannot be moved on: {error}") from error
-        return _nothing
+                return go_on_from(stream.fetcher, state)
+            except Exception as error:  # a library's, of another version
+                raise ReplayError(f"a stream does not take its state: {error}") from error
 
 
 def _nothing() -> None:

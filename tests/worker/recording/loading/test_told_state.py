@@ -62,8 +62,8 @@ def test_the_next_epoch_begins_at_its_start() -> None:
 
 
 def test_a_mark_keeps_a_state() -> None:
-    with_state = StreamMark(1, 2, 3, 4, drawn=b"drawn", fetch=b"fetch", state='{"place": 3}')
-    without = StreamMark(1, 2, 3, 4, follows=True, drawn=b"drawn", fetch=b"fetch")
+    with_state = StreamMark(1, 2, 3, drawn=b"drawn", fetch=b"fetch", state='{"place": 3}')
+    without = StreamMark(1, 2, 3, follows=True, drawn=b"drawn", fetch=b"fetch")
 
     assert StreamMark.unpack(with_state.pack()) == with_state
     assert StreamMark.unpack(without.pack()) == without

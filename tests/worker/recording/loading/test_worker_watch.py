@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ import torch
 from torch.utils.data import Dataset
 
 from supervisor.training_state.rng import RngState
+from supervisor.worker.ground.budget import Share
 from supervisor.worker.ground.interception_state import InterceptionState
 from supervisor.worker.recording.loading import worker_watch
 from supervisor.worker.recording.loading.worker_proof import (
@@ -104,7 +106,8 @@ def test_nothing_is_proved_before_enough_was_seen() -> None:
 def test_a_worker_that_changes_something_is_given_up(
     make: Any, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_watch, "_SHARE", 0)  # compared each time, however slow the machine
+    always = Share(math.inf)  # compared each time, however slow the machine
+    monkeypatch.setattr(worker_watch, "_BUDGET", always)
 
     proof = _fetched(make(), 25)
 

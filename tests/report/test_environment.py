@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from supervisor.report.facts.environment import command_of, environment_of
+from supervisor.report.gathering import command_of, environment_of
 
 
 def test_variables_of_the_environment_are_never_shown() -> None:

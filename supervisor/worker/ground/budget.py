@@ -1,11 +1,41 @@
-"""How often a look may be taken, so that all of them together stay within a share of the time."""
+"""What our own work may cost: a share of the time, and when the next piece of it is due."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
+CHECKPOINTS = 0.75
+"""Of `checkpoint.max_overhead`; snapshots, which are more frequent and cost less, have the rest."""
 FIRST_STEP = 20
 """No look before it: compilation, caching allocators and lazy layers are done by then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A share of the training's time.
+
+    Attributes:
+        of_time: 0...1; nothing is allowed at 0.
+        allowance_s: seconds beyond it, which a short run may take.
+    """
+
+    of_time: float
+    allowance_s: float = 0.0
+
+    def allows(self, spent_s: float, elapsed_s: float) -> bool:
+        """Whether so much may have been spent by now."""
+        return spent_s <= self.allowance_s + self.of_time * elapsed_s
+
+    def apart_s(self, cost_s: float) -> float:
+        """Seconds between two pieces of work that take `cost_s` each."""
+        return cost_s / max(self.of_time, 1e-9)
+
+
+def usual_cost(before_s: float, cost_s: float) -> float:
+    """Returns what a piece of work costs usually, after one more; `before_s` is 0 for the first.
+    One that was held up counts for a fifth, a cheaper one at once."""
+    return min(cost_s, 0.8 * (before_s or cost_s) + 0.2 * cost_s)
 
 
 class Pace:
@@ -28,7 +58,7 @@ class Pace:
         self.next_step: float = FIRST_STEP if share > 0 or every_steps else math.inf
         self.looks = 0
         self.spent_s = 0.0
-        self._share = share
+        self._share = Share(share)
         self._every = every_steps
         self._last_step = -1
         self._last_time = math.nan
@@ -49,6 +79,6 @@ class Pace:
         if self._every:
             self.next_step = step + self._every
         elif step_s > 0:
-            self.next_step = step + max(1, math.ceil(cost_s / (self._share * step_s)))
+            self.next_step = step + max(1, math.ceil(self._share.apart_s(cost_s) / step_s))
         else:  # the first look: how long a step takes is not known yet
             self.next_step = step + 10

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import math
 
-from supervisor.worker.probes.pace import FIRST_STEP, Pace
+from supervisor.worker.ground.budget import FIRST_STEP, Pace, Share, usual_cost
 
 
 def simulated(pace: Pace, *, steps: int, step_s: float, look_s: float) -> float:
@@ -42,3 +42,25 @@ def test_a_fixed_number_of_steps_beats_the_share_and_a_share_of_nothing_is_no_lo
 
     assert fixed.looks == 10
     assert none.next_step == math.inf
+
+
+def test_work_that_keeps_its_distance_is_allowed_to_the_end() -> None:
+    share, elapsed, spent = Share(0.01), 0.0, 0.0
+
+    for cost_s in (0.2, 0.01, 3.0):
+        elapsed, spent = elapsed + share.apart_s(cost_s), spent + cost_s
+
+        assert share.allows(spent, elapsed + 1e-9)
+        assert not share.allows(spent, 0.9 * elapsed)
+
+
+def test_a_short_run_may_take_its_allowance_and_a_share_of_nothing_no_more() -> None:
+    assert Share(0.01, allowance_s=2.0).allows(2.0, 0.0)
+    assert not Share(0.0, allowance_s=2.0).allows(2.1, 1e6)
+    assert Share(0.0).apart_s(1.0) > 1e8
+
+
+def test_one_piece_of_work_that_was_held_up_counts_little() -> None:
+    assert usual_cost(0.0, 3.0) == 3.0
+    assert usual_cost(1.0, 6.0) == 2.0
+    assert usual_cost(1.0, 0.1) == 0.1

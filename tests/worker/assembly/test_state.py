@@ -11,10 +11,9 @@ from supervisor.held_memory import HeldMemory
 from supervisor.ranks import RankPlace
 from supervisor.records import WorkerOrder
 from supervisor.storage.run.rundir import RunDirectory
-from supervisor.worker.assembly.checkpoints import build_checkpointer, build_ring
-from supervisor.worker.assembly.ground import build_ground
+from supervisor.worker.assembly.ground import Task, build_ground
 from supervisor.worker.assembly.recorders import build_recorders
-from supervisor.worker.assembly.task import Task
+from supervisor.worker.assembly.state import build_checkpointer, build_ring
 from supervisor.worker.capture.follower_writer import FollowerWriter
 from supervisor.worker.capture.lead_writer import LeadWriter
 from supervisor.worker.capture.single_writer import SingleWriter

@@ -3,7 +3,7 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
-from supervisor.parent.watching.signs_of_life import LifeCounter, StepFeed
+from supervisor.parent.watching.rank_watch import LifeCounter, StepFeed
 from supervisor.records import StepRecord
 from supervisor.storage.steps.flight_recorder import FlightRecorder
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from supervisor.parent.process.stacks import main_thread_frames
+from supervisor.parent.watching.hang import main_thread_frames
 
 DUMP = """Thread 0x00007f1 (most recent call first):
   File "/usr/lib/threading.py", line 320 in wait
