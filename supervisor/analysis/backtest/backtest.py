@@ -14,6 +14,7 @@ from supervisor.analysis.backtest.trace import read_trace
 from supervisor.errors import UsageError
 from supervisor.ladder.rungs import FREE
 from supervisor.pipeline import Judgement, Pipeline
+from supervisor.predictor import reward_of
 from supervisor.records import Decision, StepRecord
 from supervisor.risk_lines import RiskLines
 from supervisor.settings import PolicySettings, RunSettings
@@ -87,7 +88,7 @@ class BacktestResult:
         decisions: what the ladder would have done; the recorded run was not treated.
         errors: detectors that raised.
         remarks: what of the log was left out, and how its columns were understood.
-        loss, grad_norm: what the plot shows.
+        loss, grad_norm, reward: what the plot shows.
     """
 
     steps: int = 0
@@ -99,6 +100,12 @@ class BacktestResult:
     remarks: list[str] = field(default_factory=list)
     loss: Signal = field(default_factory=lambda: Signal("loss"))
     grad_norm: Signal = field(default_factory=lambda: Signal("gradient norm"))
+    reward: Signal = field(default_factory=lambda: Signal("reward"))
+
+    @property
+    def shown(self) -> list[Signal]:
+        """The signals that were seen."""
+        return [one for one in (self.loss, self.grad_norm, self.reward) if one.was_seen]
 
     @property
     def first_alarm(self) -> int | None:
@@ -163,7 +170,7 @@ def backtest(
     remarks = Remarks()
     result = backtest_records(read_trace(path, mapping, remarks), settings, policy)
     result.remarks = remarks.sentences()
-    if not (result.loss.was_seen or result.grad_norm.was_seen):
+    if not result.shown:
         why = "".join(f"; {sentence}" for sentence in result.remarks)
         what = "no loss" if result.steps else "no step"
         raise UsageError(f"{path}: {what} in it{why}: give a log or a run that has some")
@@ -190,6 +197,8 @@ def _take_in(
     result.steps += 1
     result.loss.add(record.step, record.loss, seen=record.loss_seen)
     result.grad_norm.add(record.step, record.grad_norm, seen=record.grad_norm_seen)
+    reward = reward_of(record.observed or {})
+    result.reward.add(record.step, reward, seen=math.isfinite(reward))
     result.risk.append(risk.probability)
     result.errors.extend(judgement.errors)
     if judgement.decision is not None:

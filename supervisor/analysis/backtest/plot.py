@@ -24,7 +24,7 @@ def plot_backtest(
 
     figure = Figure(figsize=(10, 6), layout="constrained")
     FigureCanvasAgg(figure)
-    signals = [result.loss, *([result.grad_norm] if result.grad_norm.was_seen else [])]
+    signals = result.shown or [result.loss]
     heights = [2.0] * len(signals) + [1.2]
     *above, below = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights)
     for axis, signal in zip(above, signals, strict=True):

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from supervisor.analysis.backtest.cadence import Cadence
-from supervisor.analysis.backtest.columns import KNOWN, Columns, find_columns
+from supervisor.analysis.backtest.cadence import Cadence, StepCount
+from supervisor.analysis.backtest.columns import KNOWN, REWARD, Columns, find_columns
 from supervisor.analysis.backtest.event_files import is_events, is_wandb, read_events, read_wandb
 from supervisor.analysis.backtest.line_logs import is_document, read_document, read_lines
 from supervisor.analysis.backtest.log_file import LogFile, Remarks, Row
@@ -140,12 +140,13 @@ def _records(
     found = _values(itertools.chain(first, rows), columns, remarks)
     if not OWN.issubset(names):
         found = _joined(found, remarks)
-    cadence = Cadence()
+    cadence, count = Cadence(), StepCount()
+    epoch = next((name for name in names if name.lower() == "epoch"), "epoch")
     step = -1
     for number, values in enumerate(found):
         step = int(values.get("step", step + 1 if "step" in columns.by_meaning else number))
-        record = _record(step, values)
-        if cadence.breaks_at(record.step):
+        record = _record(count.update(step, values.get(epoch, NAN)), values)
+        if cadence.breaks_at(record.step) or count.is_new_run:
             record.announced = True
         yield record
 
@@ -180,7 +181,7 @@ def _joined(rows: Iterable[dict[str, float]], remarks: Remarks) -> Iterator[dict
     """Puts rows of one step together where none says what another said already.
 
     Trainers write rate, loss and validation in rows of their own. What then holds values, but
-    neither a loss nor a norm of gradients, is left out.
+    no loss, norm of gradients or reward, is left out.
     """
     pending: dict[str, float] | None = None
     for values in rows:
@@ -197,7 +198,7 @@ def _joined(rows: Iterable[dict[str, float]], remarks: Remarks) -> Iterator[dict
 
 
 def _is_step(values: Mapping[str, float], remarks: Remarks) -> bool:
-    if "loss" in values or "grad_norm" in values or not values.keys() - {"step"}:
+    if {"loss", "grad_norm", REWARD} & values.keys() or not values.keys() - {"step"}:
         return True
     remarks.other_rows += 1
     return False
