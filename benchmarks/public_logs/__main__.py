@@ -158,7 +158,8 @@ def summarize(score: Score) -> dict[str, Any]:
 
 def print_table(scores: list[Score]) -> None:
     print(
-        f"| {'rule':34s} | alarms/10k | warnings/10k | fatal found: before, by the peak | spikes | lead | left |"
+        f"| {'rule':34s} | alarms/10k | warnings/10k | fatal before, by peak | spikes | lead | "
+        "left |"
     )
     print(f"| {'-' * 34} | --- | --- | --- | --- | --- | --- |")
     for score in scores:

@@ -21,7 +21,10 @@ from benchmarks.public_logs.labels import Source, read_sources
 from supervisor.analysis.backtest.trace import read_trace
 from supervisor.records import StepRecord
 
-COLUMNS = ("step", "loss", "grad_norm", "lr", "loss_scale", "announced", "reward")
+COLUMNS = (
+    *("step", "loss", "grad_norm", "lr", "loss_scale"),
+    *("announced", "in_environment", "reward"),
+)
 
 
 def fetch(source: Source, clones: Path, folder: Path) -> Path:
@@ -54,6 +57,7 @@ def _cells(record: StepRecord) -> list[str]:
         "lr": _if_known(record.lr),
         "loss_scale": _if_known(record.loss_scale),
         "announced": 1 if record.announced else None,
+        "in_environment": 1 if record.in_environment else None,
         "reward": record.observed.get("reward"),
     }
     shown = ("" if value is None else f"{value:.7g}" for value in values.values())

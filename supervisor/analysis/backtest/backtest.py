@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -58,21 +58,21 @@ class Signal:
 
     Attributes:
         name: as a plot labels it.
-        steps, values: of all rows; NaN where it was not seen.
-        bad: steps at which it was seen and not finite.
+        steps, values: of the rows at which it was seen.
+        bad: steps at which it was not finite.
     """
 
     name: str
     steps: array[int] = field(default_factory=lambda: array("q"))
     values: array[float] = field(default_factory=lambda: array("d"))
     bad: list[int] = field(default_factory=list)
-    was_seen: bool = False
 
     def add(self, step: int, value: float, *, seen: bool) -> None:
+        if not seen:
+            return
         self.steps.append(step)
-        self.values.append(value if seen else math.nan)
-        self.was_seen = self.was_seen or seen
-        if seen and not math.isfinite(value):
+        self.values.append(value)
+        if not math.isfinite(value):
             self.bad.append(step)
 
 
@@ -83,6 +83,7 @@ class BacktestResult:
     Attributes:
         steps: rows read.
         risk: probability of every row.
+        at: step of every row.
         alarms: see `AlarmEdge`.
         warnings: steps at which the risk rose through the warning line.
         decisions: what the ladder would have done; the recorded run was not treated.
@@ -93,6 +94,7 @@ class BacktestResult:
 
     steps: int = 0
     risk: list[float] = field(default_factory=list)
+    at: array[int] = field(default_factory=lambda: array("q"))
     alarms: list[Alarm] = field(default_factory=list)
     warnings: list[int] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)
@@ -105,7 +107,7 @@ class BacktestResult:
     @property
     def shown(self) -> list[Signal]:
         """The signals that were seen."""
-        return [one for one in (self.loss, self.grad_norm, self.reward) if one.was_seen]
+        return [one for one in (self.loss, self.grad_norm, self.reward) if one.steps]
 
     @property
     def first_alarm(self) -> int | None:
@@ -168,13 +170,22 @@ def backtest(
         ConfigError: the config's detectors are wrong.
     """
     remarks = Remarks()
-    result = backtest_records(read_trace(path, mapping, remarks), settings, policy)
+    records = _in_environment(read_trace(path, mapping, remarks), settings.in_environment)
+    result = backtest_records(records, settings, policy)
     result.remarks = remarks.sentences()
     if not result.shown:
         why = "".join(f"; {sentence}" for sentence in result.remarks)
         what = "no loss" if result.steps else "no step"
         raise UsageError(f"{path}: {what} in it{why}: give a log or a run that has some")
     return result
+
+
+def _in_environment(records: Iterable[StepRecord], given: bool | None) -> Iterator[StepRecord]:
+    """What a log cannot know the user may say."""
+    for record in records:
+        if given is not None:
+            record.in_environment = given
+        yield record
 
 
 def backtest_records(
@@ -200,6 +211,7 @@ def _take_in(
     reward = reward_of(record.observed or {})
     result.reward.add(record.step, reward, seen=math.isfinite(reward))
     result.risk.append(risk.probability)
+    result.at.append(record.step)
     result.errors.extend(judgement.errors)
     if judgement.decision is not None:
         result.decisions.append(judgement.decision)

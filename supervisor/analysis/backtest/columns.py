@@ -30,6 +30,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "lr": ("lr", "learning rate"),
     "loss_scale": ("loss scale", "grad scale", "scale"),
     "batch_size": ("batch size", "global batch size"),
+    "reward": ("reward",),
 }
 """What trainers call them, the surest first: Hugging Face (`global_step`, `learning_rate`),
 Lightning (`train_loss_step`, `lr-Adam`), fairseq (`num_updates`, `gnorm`), Megatron-LM (`lm loss`),
@@ -49,8 +50,12 @@ OTHER = frozenset(
 )
 """Words that make it another quantity: never taken without the user's word."""
 
-REWARD = "reward"
-"""A run of reinforcement learning is judged by it, and needs no loss."""
+MONITOR = frozenset("rlt")
+"""stable-baselines3's monitor: reward, length and time of each episode."""
+
+OF_EPISODES = "rollout/ep_rew_mean"
+"""Marks its `progress.csv`. A mean of the last 100 episodes is no reward of one: whose neighbours
+are that much alike, its falls cannot be told from noise (250 alarms in one of the public logs)."""
 
 COUNTS = frozenset(["num", "count", "std", "time", "data"])
 """Words of names that are no quantity of the training."""
@@ -110,14 +115,12 @@ def find_columns(
                 _ask(path, f"{_list(equal)} may each be the loss", names, f"loss={equal[0]}")
             )
         found[meaning] = min(equal, key=names.index)
+    if MONITOR.issubset(names):
+        found["reward"] = "r"
     found |= mapping
-    if "loss" not in found and not {"grad_norm", REWARD} & mapping.keys():
-        guess = f"loss={_guess(names, numbers)}"
-        if {"r", "l", "t"}.issubset(names):  # stable-baselines3's monitor: an episode a row
-            guess = f"{REWARD}=r"
-        raise UsageError(
-            _ask(path, f"no column is known as the loss in {_list(names)}", names, guess)
-        )
+    if not {"loss", "reward"} & found.keys() and "grad_norm" not in mapping:
+        what = f"no column is known as the loss in {_list(names)}"
+        raise UsageError(_ask(path, what, names, f"loss={_guess(names, numbers)}"))
     return Columns(found)
 
 

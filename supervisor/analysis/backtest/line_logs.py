@@ -26,7 +26,7 @@ PATTERNS: Mapping[str, str] = {
 ``name number`` and ``name=number``). docs/backtest.md shows a line of each."""
 
 _NUMBER = r"[-+]?(?:nan|inf(?:inity)?|(?:\d{1,3}(?:,\d{3})+|\d+)?\.?\d+(?:e[-+]?\d+)?|\d+\.)"
-_PAIR = re.compile(rf"([a-z_][\w/ .-]*?)(?:\s*[:=]\s*|\s+)({_NUMBER})(?![\w.])", re.IGNORECASE)
+_PAIR = re.compile(rf"([a-z_][\w/ .-]*?)(?:\s*[:=]\s*\[?|\s+)({_NUMBER})(?![\w.])", re.IGNORECASE)
 _EPOCH = re.compile(r"\bepochs?[\s:=#(\[]*(\d+)(?![\d.])", re.IGNORECASE)
 _COUNTER = re.compile(
     r"\b(?:global_?)?(?:step|iter|iteration|batch|update)(?:s|es)?[\s:=#(\[]*(?:\d+-)?(\d+)(?![\d.])",

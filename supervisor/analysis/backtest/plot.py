@@ -31,7 +31,7 @@ def plot_backtest(
         _draw_signal(axis, signal)
         for alarm in result.alarms:
             axis.axvline(alarm.step, color=ALARM, linewidth=0.8, alpha=0.6)
-    below.plot(result.loss.steps, result.risk, linewidth=0.8, color=ALARM)
+    below.plot(result.at, result.risk, linewidth=0.8, color=ALARM)
     below.axhline(alarm_threshold, color="gray", linewidth=0.8, linestyle="--")
     below.set_ylim(0, 1)
     below.set_ylabel("risk")
