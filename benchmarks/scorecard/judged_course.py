@@ -11,7 +11,7 @@ import numpy as np
 
 from benchmarks.healthy import KINDS, NEED_A_LIVE_RUN
 from benchmarks.healthy.base import records_of
-from benchmarks.public_logs import read_index
+from benchmarks.public_logs.labels import read_index
 from benchmarks.scorecard.alarms import raised
 from benchmarks.scorecard.labelled_run import load_runs
 from benchmarks.scorecard.rules import switched_off

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from supervisor.analysis.backtest.trace import read_trace
 from supervisor.errors import UsageError
 from supervisor.ladder.rungs import FREE
 from supervisor.pipeline import Judgement, Pipeline
+from supervisor.predictor import reward_of
 from supervisor.records import Decision, StepRecord
 from supervisor.risk_lines import RiskLines
 from supervisor.settings import PolicySettings, RunSettings
@@ -57,21 +58,21 @@ class Signal:
 
     Attributes:
         name: as a plot labels it.
-        steps, values: of all rows; NaN where it was not seen.
-        bad: steps at which it was seen and not finite.
+        steps, values: of the rows at which it was seen.
+        bad: steps at which it was not finite.
     """
 
     name: str
     steps: array[int] = field(default_factory=lambda: array("q"))
     values: array[float] = field(default_factory=lambda: array("d"))
     bad: list[int] = field(default_factory=list)
-    was_seen: bool = False
 
     def add(self, step: int, value: float, *, seen: bool) -> None:
+        if not seen:
+            return
         self.steps.append(step)
-        self.values.append(value if seen else math.nan)
-        self.was_seen = self.was_seen or seen
-        if seen and not math.isfinite(value):
+        self.values.append(value)
+        if not math.isfinite(value):
             self.bad.append(step)
 
 
@@ -82,16 +83,18 @@ class BacktestResult:
     Attributes:
         steps: rows read.
         risk: probability of every row.
+        at: step of every row.
         alarms: see `AlarmEdge`.
         warnings: steps at which the risk rose through the warning line.
         decisions: what the ladder would have done; the recorded run was not treated.
         errors: detectors that raised.
         remarks: what of the log was left out, and how its columns were understood.
-        loss, grad_norm: what the plot shows.
+        loss, grad_norm, reward: what the plot shows.
     """
 
     steps: int = 0
     risk: list[float] = field(default_factory=list)
+    at: array[int] = field(default_factory=lambda: array("q"))
     alarms: list[Alarm] = field(default_factory=list)
     warnings: list[int] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)
@@ -99,6 +102,12 @@ class BacktestResult:
     remarks: list[str] = field(default_factory=list)
     loss: Signal = field(default_factory=lambda: Signal("loss"))
     grad_norm: Signal = field(default_factory=lambda: Signal("gradient norm"))
+    reward: Signal = field(default_factory=lambda: Signal("reward"))
+
+    @property
+    def shown(self) -> list[Signal]:
+        """The signals that were seen."""
+        return [one for one in (self.loss, self.grad_norm, self.reward) if one.steps]
 
     @property
     def first_alarm(self) -> int | None:
@@ -161,13 +170,22 @@ def backtest(
         ConfigError: the config's detectors are wrong.
     """
     remarks = Remarks()
-    result = backtest_records(read_trace(path, mapping, remarks), settings, policy)
+    records = _in_environment(read_trace(path, mapping, remarks), settings.in_environment)
+    result = backtest_records(records, settings, policy)
     result.remarks = remarks.sentences()
-    if not (result.loss.was_seen or result.grad_norm.was_seen):
+    if not result.shown:
         why = "".join(f"; {sentence}" for sentence in result.remarks)
         what = "no loss" if result.steps else "no step"
         raise UsageError(f"{path}: {what} in it{why}: give a log or a run that has some")
     return result
+
+
+def _in_environment(records: Iterable[StepRecord], given: bool | None) -> Iterator[StepRecord]:
+    """What a log cannot know the user may say."""
+    for record in records:
+        if given is not None:
+            record.in_environment = given
+        yield record
 
 
 def backtest_records(
@@ -190,7 +208,10 @@ def _take_in(
     result.steps += 1
     result.loss.add(record.step, record.loss, seen=record.loss_seen)
     result.grad_norm.add(record.step, record.grad_norm, seen=record.grad_norm_seen)
+    reward = reward_of(record.observed or {})
+    result.reward.add(record.step, reward, seen=math.isfinite(reward))
     result.risk.append(risk.probability)
+    result.at.append(record.step)
     result.errors.extend(judgement.errors)
     if judgement.decision is not None:
         result.decisions.append(judgement.decision)

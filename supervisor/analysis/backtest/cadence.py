@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 
 STEADY = 10
@@ -37,3 +38,30 @@ class Cadence:
         if breaks:
             distances.clear()
         return breaks
+
+
+class StepCount:
+    """The step of each row, counted on where a log begins its count anew in every epoch.
+
+    Attributes:
+        is_new_run: the epoch went back: several trainings wrote to one log.
+    """
+
+    def __init__(self) -> None:
+        self.is_new_run = False
+        self._offset = 0
+        self._distance = 1
+        self._step: int | None = None
+        self._epoch = math.nan
+
+    def update(self, step: int, epoch: float) -> int:
+        """Takes in what a row says of itself; `epoch` is NaN where it says nothing."""
+        step_before, epoch_before = self._step, self._epoch
+        self.is_new_run = epoch < epoch_before
+        if step_before is not None:
+            if step + self._offset <= step_before and epoch > epoch_before:
+                self._offset = step_before + self._distance - step
+            self._distance = max(1, step + self._offset - step_before)
+        self._step = step + self._offset
+        self._epoch = epoch_before if math.isnan(epoch) else epoch
+        return self._step

@@ -23,21 +23,25 @@ KNOWN = (
 NAMES: Mapping[str, tuple[str, ...]] = {
     "step": (
         *("global step", "step", "iteration", "iterations", "iter", "num updates", "updates"),
-        *("update", "it", "timesteps", "total timesteps"),
+        *("update", "it", "timesteps", "total timesteps", "current steps", "steps", "total steps"),
     ),
-    "loss": ("loss", "lm loss", "total loss", "trl"),
+    "loss": ("loss", "lm loss", "total loss", "trl", "train"),
     "grad_norm": ("grad norm", "gradient norm", "gnorm", "gradnorm", "total norm", "norm"),
     "lr": ("lr", "learning rate"),
     "loss_scale": ("loss scale", "grad scale", "scale"),
     "batch_size": ("batch size", "global batch size"),
+    "reward": ("reward",),
 }
 """What trainers call them, the surest first: Hugging Face (`global_step`, `learning_rate`),
 Lightning (`train_loss_step`, `lr-Adam`), fairseq (`num_updates`, `gnorm`), Megatron-LM (`lm loss`),
-llm.c (`trl`, `norm`), torchtitan (`loss_metrics/global_avg_loss`), stable-baselines3
-(`time/total_timesteps`)."""
+llm.c (`trl`, `norm`), build-nanogpt (`train`), torchtitan (`loss_metrics/global_avg_loss`),
+LLaMA-Factory (`current_steps`), stable-baselines3 (`time/total_timesteps`)."""
 
 NEUTRAL = frozenset(
-    ["train", "training", "trainer", "metrics", "global", "step", "avg", "mean", "batch", "time"]
+    [
+        *("train", "training", "trainer", "metrics", "global", "step", "avg", "mean", "batch"),
+        *("time", "current"),
+    ]
 )
 """Words that leave a name's meaning as it is: ``train/loss``, ``train_loss_step``."""
 
@@ -45,6 +49,16 @@ OTHER = frozenset(
     ["val", "valid", "validation", "eval", "test", "dev", "epoch", "min", "max", "best", "runtime"]
 )
 """Words that make it another quantity: never taken without the user's word."""
+
+MONITOR = frozenset("rlt")
+"""stable-baselines3's monitor: reward, length and time of each episode."""
+
+OF_EPISODES = "rollout/ep_rew_mean"
+"""Marks its `progress.csv`. A mean of the last 100 episodes is no reward of one: whose neighbours
+are that much alike, its falls cannot be told from noise (250 alarms in one of the public logs)."""
+
+COUNTS = frozenset(["num", "count", "std", "time", "data"])
+"""Words of names that are no quantity of the training."""
 
 LOSS_LIKE = ("loss", "nll", "elbo", "cost", "objective", "ce", "ppl", "perplexity", "error", "mse")
 
@@ -97,14 +111,16 @@ def find_columns(
             continue
         equal = [name for rank, name in ranked if rank == ranked[0][0]]
         if meaning == "loss" and len(equal) > 1 and meaning not in mapping:
-            raise UsageError(_ask(path, f"{_list(equal)} may each be the loss", names, equal[0]))
+            raise UsageError(
+                _ask(path, f"{_list(equal)} may each be the loss", names, f"loss={equal[0]}")
+            )
         found[meaning] = min(equal, key=names.index)
+    if MONITOR.issubset(names):
+        found["reward"] = "r"
     found |= mapping
-    if "loss" not in found and "grad_norm" not in mapping:
-        guess = _guess(names, numbers)
-        raise UsageError(
-            _ask(path, f"no column is known as the loss in {_list(names)}", names, guess)
-        )
+    if not {"loss", "reward"} & found.keys() and "grad_norm" not in mapping:
+        what = f"no column is known as the loss in {_list(names)}"
+        raise UsageError(_ask(path, what, names, f"loss={_guess(names, numbers)}"))
     return Columns(found)
 
 
@@ -135,12 +151,19 @@ def _rank(meaning: str, column: str) -> tuple[int, int] | None:
 
 def _guess(names: list[str], numbers: set[str]) -> str:
     usable = [n for n in names if n in numbers and not any(_rank(what, n) for what in NAMES)]
-    for candidates in ([n for n in usable if not OTHER.intersection(_words(n))], usable):
+    likely = [n for n in usable if not (OTHER | COUNTS).intersection(_words(n))]
+    for candidates in (likely, usable):
         for like in LOSS_LIKE:
-            for name in candidates:
-                if like in _words(name) or (len(like) > 3 and like in name.lower()):
-                    return name
-    return usable[0] if usable else "COLUMN"
+            found = [
+                n for n in candidates if like in _words(n) or (len(like) > 3 and like in n.lower())
+            ]
+            if found:  # Loss/G/loss/mean rather than Loss/scores/fake/mean
+                return min(found, key=lambda name: _last_word(name) != like)
+    return next(iter(likely), "COLUMN")
+
+
+def _last_word(name: str) -> str:
+    return next((word for word in reversed(_words(name)) if word not in NEUTRAL), "")
 
 
 def _words(name: str) -> list[str]:
@@ -149,7 +172,7 @@ def _words(name: str) -> list[str]:
 
 def _ask(path: Path, what: str, names: list[str], guess: str) -> str:
     steps = sorted((rank, name) for name in names if (rank := _rank("step", name)))
-    pairs = f"loss={guess}" + (f",step={steps[0][1]}" if steps else "")
+    pairs = guess + (f",step={steps[0][1]}" if steps and "step" not in names else "")
     command = shlex.join(["supervisor", "backtest", str(path), "--map", pairs])
     return f"{path}: {what}: say which, for example: {command}"
 

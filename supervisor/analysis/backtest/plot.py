@@ -24,14 +24,14 @@ def plot_backtest(
 
     figure = Figure(figsize=(10, 6), layout="constrained")
     FigureCanvasAgg(figure)
-    signals = [result.loss, *([result.grad_norm] if result.grad_norm.was_seen else [])]
+    signals = result.shown or [result.loss]
     heights = [2.0] * len(signals) + [1.2]
     *above, below = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights)
     for axis, signal in zip(above, signals, strict=True):
         _draw_signal(axis, signal)
         for alarm in result.alarms:
             axis.axvline(alarm.step, color=ALARM, linewidth=0.8, alpha=0.6)
-    below.plot(result.loss.steps, result.risk, linewidth=0.8, color=ALARM)
+    below.plot(result.at, result.risk, linewidth=0.8, color=ALARM)
     below.axhline(alarm_threshold, color="gray", linewidth=0.8, linestyle="--")
     below.set_ylim(0, 1)
     below.set_ylabel("risk")

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from supervisor.analysis.backtest.cadence import Cadence
-from supervisor.analysis.backtest.columns import KNOWN, Columns, find_columns
+from supervisor.analysis.backtest.cadence import Cadence, StepCount
+from supervisor.analysis.backtest.columns import KNOWN, OF_EPISODES, Columns, find_columns
 from supervisor.analysis.backtest.event_files import is_events, is_wandb, read_events, read_wandb
 from supervisor.analysis.backtest.line_logs import is_document, read_document, read_lines
 from supervisor.analysis.backtest.log_file import LogFile, Remarks, Row
@@ -59,8 +59,9 @@ def read_trace(
     """Yields the steps of a log, or of rank 0 of a run directory, in order.
 
     An empty cell was not observed; ``nan`` and ``inf`` are values. Without a column of steps the
-    row number counts. A row after a gap in the step numbers, after a return to earlier ones, or
-    with another distance from row to row counts as announced (`Cadence`).
+    row number counts. A row after a gap in the step numbers, after a return to earlier ones (or to
+    an earlier epoch), or with another distance from row to row counts as announced (`Cadence`). A
+    log with a reward is one of reinforcement learning.
 
     Args:
         mapping: meaning → column, where the log's names are not known.
@@ -138,15 +139,25 @@ def _records(
     if renamed := columns.renamed():
         remarks.said.append(renamed)
     found = _values(itertools.chain(first, rows), columns, remarks)
-    if not OWN.issubset(names):
+    is_own = OWN.issubset(names)
+    if not is_own:
         found = _joined(found, remarks)
-    cadence = Cadence()
+    reward = columns.by_meaning.get("reward", OF_EPISODES)
+    in_environment = not is_own and reward in names
+    if in_environment:
+        remarks.said.append(
+            f"{reward} is there, so it is judged as reinforcement learning"
+            " (--set in_environment=false: by its loss, too)"
+        )
+    cadence, count = Cadence(), StepCount()
+    epoch = next((name for name in names if name.lower() == "epoch"), "epoch")
     step = -1
     for number, values in enumerate(found):
         step = int(values.get("step", step + 1 if "step" in columns.by_meaning else number))
-        record = _record(step, values)
-        if cadence.breaks_at(record.step):
+        record = _record(count.update(step, values.get(epoch, NAN)), values)
+        if cadence.breaks_at(record.step) or count.is_new_run:
             record.announced = True
+        record.in_environment = record.in_environment or in_environment
         yield record
 
 
@@ -180,7 +191,7 @@ def _joined(rows: Iterable[dict[str, float]], remarks: Remarks) -> Iterator[dict
     """Puts rows of one step together where none says what another said already.
 
     Trainers write rate, loss and validation in rows of their own. What then holds values, but
-    neither a loss nor a norm of gradients, is left out.
+    no loss, norm of gradients or reward, is left out.
     """
     pending: dict[str, float] | None = None
     for values in rows:
@@ -197,7 +208,7 @@ def _joined(rows: Iterable[dict[str, float]], remarks: Remarks) -> Iterator[dict
 
 
 def _is_step(values: Mapping[str, float], remarks: Remarks) -> bool:
-    if "loss" in values or "grad_norm" in values or not values.keys() - {"step"}:
+    if {"loss", "grad_norm", "reward"} & values.keys() or not values.keys() - {"step"}:
         return True
     remarks.other_rows += 1
     return False

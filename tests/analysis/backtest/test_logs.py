@@ -7,6 +7,7 @@ import json
 import lzma
 import math
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,55 @@ def test_a_log_is_read_as_its_framework_wrote_it(
     assert records[0].loss == pytest.approx(loss, rel=1e-5)
     assert all(record.loss_seen for record in records)
     assert {n: getattr(records[-1], n) for n in last} == pytest.approx(last, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "steps", "loss", "last"),
+    [
+        ("parameter_golf.log", [*range(1, 11), 50, 100, 150, 7600, 7650, 7700], 6.9370, {}),
+        ("detectron2.log", range(19, 160, 20), 156.1, {"lr": 0.00021204}),
+        ("gluonnlp.log", range(10, 90, 10), 0.7393, {"loss": 0.1884, "lr": 1.78e-05}),
+        ("icted_net.log", range(190, 290, 10), 1.363684, {"lr": 0.0484290}),
+        ("llama_factory.jsonl", range(1, 9), 0.6491, {"lr": 7.8431e-09}),
+        ("wide_resnet.log", range(2), 1.369556, {"lr": 0.1}),
+    ],
+)
+def test_a_published_log_is_read(
+    name: str, steps: Sequence[int], loss: float, last: dict[str, float]
+) -> None:
+    """Scripts, settings and evaluations between the steps; counts that begin anew in each epoch."""
+    records = read(LOGS / "published" / name)
+
+    assert [record.step for record in records] == list(steps)
+    assert records[0].loss == pytest.approx(loss, rel=1e-5)
+    assert all(record.loss_seen for record in records)
+    assert not any(record.announced for record in records)
+    assert {n: getattr(records[-1], n) for n in last} == pytest.approx(last, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "loss", "steps"),
+    [
+        ("cycle_gan.txt", "G_L1", [32, 432, 832]),
+        ("mxnet.log", "M0_RPNL1BboxLoss", range(20, 120, 20)),
+    ],
+)
+def test_a_published_log_of_several_losses_asks_for_one(
+    name: str, loss: str, steps: Sequence[int]
+) -> None:
+    path = LOGS / "published" / name
+
+    with pytest.raises(UsageError, match="--map loss="):
+        read(path)
+    assert [record.step for record in read(path, loss=loss)] == list(steps)
+
+
+def test_episodes_of_a_monitor_are_a_run_of_reinforcement_learning() -> None:
+    records = read(LOGS / "published" / "monitor.csv")
+
+    assert len(records) == 12
+    assert all(record.in_environment and not record.loss_seen for record in records)
+    assert all(math.isfinite(record.observed["reward"]) for record in records)
 
 
 CONSOLES = {
@@ -203,6 +253,39 @@ def test_rates_and_validations_in_rows_of_their_own_join_the_step(tmp_path: Path
     assert (records[0].step, records[0].loss, records[0].lr) == (0, 2.5, 0.1)
     assert (records[1].step, records[1].observed) == (2, {"val_loss": 3.0})
     assert "left out 2 rows" in remarks_of(path)[1]
+
+
+def test_rows_of_an_evaluation_are_none_of_the_training(tmp_path: Path) -> None:
+    text = "Test: step 9 loss 9.0\n" + "".join(
+        f"Epoch: [{epoch}][{step}/4]\tTime 0.1 (0.2)\tLoss {3 - epoch} (2.4)\n"
+        for epoch in (0, 1)
+        for step in range(4)
+    )
+    path = written(tmp_path / "imagenet.log", text + "epoch 1: loss 2.2\nval: {'loss': 7.0}\n")
+
+    records = read(path)
+
+    assert [record.step for record in records] == list(range(8))
+    assert [record.loss for record in records] == [3.0] * 4 + [2.0] * 4
+
+
+def test_a_second_training_in_one_log_begins_anew(tmp_path: Path) -> None:
+    """As transformers' console, which names no step."""
+    lines = [f"{{'loss': 1.5, 'epoch': {i / 10}}}\n" for i in range(12)]
+
+    records = read(written(tmp_path / "console.log", "".join(lines * 2)))
+
+    assert [record.step for record in records if record.announced] == [12]
+
+
+def test_the_guess_is_a_loss_and_no_count(tmp_path: Path) -> None:
+    """As StyleGAN's stats.jsonl."""
+    score = {"num": 64, "mean": -3.1, "std": 1.3}
+    row = {"Loss/scores/fake": score, "Loss/G/loss": {"num": 64, "mean": 2.0, "std": 0.1}}
+    path = written(tmp_path / "stats.jsonl", json.dumps(row) + "\n")
+
+    with pytest.raises(UsageError, match=r"--map loss=Loss/G/loss/mean$"):
+        read(path)
 
 
 def test_a_mapping_names_any_column_and_a_wrong_one_is_refused(tmp_path: Path) -> None:

@@ -1,28 +1,27 @@
 """The predictor's scorecard on public training logs, beside published rules.
 
-    python benchmarks/public_logs.py LOGS [--use tune|test|all] [--json FILE] [--only RULE]
+    python -m benchmarks.public_logs LOGS [--use tune|test|all|later] [--json FILE] [--only RULE]
 
-LOGS is a folder with the logs as CSV files and an INDEX.md that labels them. An alarm is a rising
-edge that re-arms after 50 calm rows, for every rule alike. An event counts as found when the rule
-is in alarm at a row from its onset to before its peak. Rates are per 10,000 healthy rows. Of ours
-the treatments that it decides are counted, too (no checkpoints): at healthy rows, in rows of sick
-runs before the first labelled onset, and until `LATE` rows after the peak of a fatal event.
+LOGS is a folder with the logs as CSV files and an INDEX.md that labels them; `later` are the logs
+of labels.tsv, on which nothing was fitted (`benchmarks.public_logs.collect` writes their folder).
+An alarm is a rising edge that re-arms after 50 calm rows, for every rule alike. An event counts as
+found when the rule is in alarm at a row from its onset to before its peak, or at the peak. Rates
+are per 10,000 healthy rows. Of ours the treatments that it decides are counted, too (no
+checkpoints): at healthy rows, in rows of sick runs before the first labelled onset, and until
+`LATE` rows after the peak of a fatal event.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import re
 import statistics
-import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
+from benchmarks.public_logs.labels import LATER, Log, read_index, read_labels
 from benchmarks.rules import RULES
 from benchmarks.rules.base import Rule
 from supervisor.analysis.backtest.backtest import AlarmEdge
@@ -34,17 +33,6 @@ from supervisor.records import StepRecord
 from supervisor.settings import RunSettings
 
 LATE = 5
-EVENT = re.compile(r"(\d+)→(\d+) (\w+)")
-
-
-@dataclass(frozen=True)
-class Log:
-    """One labelled log; events are (onset row, peak row, kind)."""
-
-    name: str
-    use: str
-    healthy: bool
-    events: tuple[tuple[int, int, str], ...]
 
 
 @dataclass
@@ -72,6 +60,7 @@ class Score:
     warnings: int = 0
     fatal_events: int = 0
     fatal_found: int = 0
+    fatal_found_by_peak: int = 0
     spikes: int = 0
     spikes_found: int = 0
     leads: list[int] = field(default_factory=list)
@@ -116,22 +105,12 @@ class Score:
                 self.spikes_found += first is not None
                 continue
             self.fatal_events += 1
+            self.fatal_found_by_peak += any(alarms[onset : peak + 1])
             self.fatal_treated += any(onset <= row <= peak + LATE for row in seen.treated)
             if first is not None:
                 self.fatal_found += 1
                 self.leads.append(peak - first)
                 self.shares_left.append((peak - first) / (peak - onset))
-
-
-def read_index(folder: Path, use: str) -> Iterator[Log]:
-    """The labelled logs of `folder`; `use` is tune, test or all."""
-    for line in (folder / "INDEX.md").read_text(encoding="utf-8").splitlines():
-        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
-        if len(cells) < 12 or not re.match(r"[ht]\d", cells[0]):
-            continue
-        if use in ("all", cells[1]):
-            events = tuple((int(a), int(b), kind) for a, b, kind in EVENT.findall(cells[10]))
-            yield Log(cells[0], cells[1], cells[2] == "healthy", events)
 
 
 def run_predictor(records: list[StepRecord]) -> Seen:
@@ -178,7 +157,10 @@ def summarize(score: Score) -> dict[str, Any]:
 
 
 def print_table(scores: list[Score]) -> None:
-    print(f"| {'rule':34s} | alarms/10k | warnings/10k | fatal found | spikes | lead | left |")
+    print(
+        f"| {'rule':34s} | alarms/10k | warnings/10k | fatal before, by peak | spikes | lead | "
+        "left |"
+    )
     print(f"| {'-' * 34} | --- | --- | --- | --- | --- | --- |")
     for score in scores:
         row = summarize(score)
@@ -186,7 +168,8 @@ def print_table(scores: list[Score]) -> None:
         left = "-" if row["median_share_left"] is None else f"{row['median_share_left']:.0%}"
         print(
             f"| {score.rule:34s} | {row['alarms_per_10k']:.2f} | {row['warnings_per_10k']:.2f} | "
-            f"{score.fatal_found}/{score.fatal_events} | {score.spikes_found}/{score.spikes} | "
+            f"{score.fatal_found}, {score.fatal_found_by_peak} of {score.fatal_events} | "
+            f"{score.spikes_found}/{score.spikes} | "
             f"{lead} | {left} |"
         )
     for score in scores:
@@ -201,13 +184,13 @@ def print_table(scores: list[Score]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("logs", type=Path)
-    parser.add_argument("--use", choices=["tune", "test", "all"], default="all")
+    parser.add_argument("--use", choices=["tune", "test", "all", LATER], default="all")
     parser.add_argument("--only", help="rules whose name contains this")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     document = {}
     for use in ("tune", "test") if arguments.use == "all" else (arguments.use,):
-        logs = list(read_index(arguments.logs, use))
+        logs = list(read_labels() if use == LATER else read_index(arguments.logs, use))
         scores = score_all(arguments.logs, logs, arguments.only)
         print(f"\n{use}: {scores[0].healthy_rows} healthy rows, {len(logs)} logs\n")
         print_table(scores)
