@@ -12,6 +12,7 @@ from supervisor.prediction.climb import WINDOW, Climb
 from supervisor.prediction.excursions import Excursions
 from supervisor.prediction.level_drift import WINDOW as LEVEL_WINDOW
 from supervisor.prediction.level_drift import LevelDrift
+from supervisor.prediction.rewards import STAYS_FINITE, reward_of
 from supervisor.prediction.subjects import subject_of
 from supervisor.prediction.trajectory import Trajectory
 from supervisor.records import Cause, CrashRisk, StepRecord
@@ -34,7 +35,7 @@ CAUSES: dict[str, Cause] = {
     "gradient_with_loss": Cause.DIVERGENCE,
     "steady_climb": Cause.DIVERGENCE,
     "departure": Cause.DIVERGENCE,
-    "reward_fall": Cause.DIVERGENCE,
+    "reward_fall": Cause.REWARD,
     "excursions": Cause.INSTABILITY,
 }
 
@@ -60,9 +61,6 @@ OF_BATCH = frozenset(
 WAITING = 0.45
 """The most that they count while the batch is odd: a checkpoint is worth it."""
 
-REWARDS = ("reward", "mean_reward", "episode_reward", "return", "mean_return", "episode_return")
-"""Observed values that say how well a policy does; the first that is there is judged."""
-
 
 class CrashPredictor:
     """Combines the signals of a step into the probability of a crash within 20 steps.
@@ -73,10 +71,9 @@ class CrashPredictor:
     heavy-tailed runs look like trouble.
 
     Where a second optimizer learns from a backward of its own (`StepRecord.others_trained`: an
-    adversarial pair, an actor and its critic), the loss is the sum of what several players want and
-    has no trajectory: of it only leaps above all that the run has seen count, beside norms and
-    values that are not finite. Where a reward is observed, it stands for the level of the loss: a
-    critic's loss grows with the rewards.
+    adversarial pair), the loss is the sum of what several players want and has no trajectory: of it
+    only leaps above all that the run has seen count, beside norms and values that are not finite.
+    In reinforcement learning (`Reinforcement`) the reward is judged instead of loss and norms.
 
     Args:
         lines: of the policy.
@@ -98,7 +95,6 @@ class CrashPredictor:
         self._drift = LevelDrift()
         self._reward = LevelDrift(linear=True)
         self._is_game = False
-        self._has_reward = False
         self._loss_warned: deque[int] = deque(maxlen=3)
         self._loss_strong: deque[int] = deque(maxlen=2)
         self._grad_warned: deque[int] = deque(maxlen=4)
@@ -129,15 +125,14 @@ class CrashPredictor:
         else:
             self._nonfinite.append(0)
         if record.in_environment:
-            self._is_game = True
+            self._judge_reward(found, record.observed)
+            scores = {name: score for name, score in scores.items() if name in STAYS_FINITE}
         else:
             self._judge_loss(found, record)
             self._judge_gradient(found, record)
             self._excursions.update(record.loss, in_alarm=not OFF_COURSE.isdisjoint(found))
             if self._excursions.found:
                 found["excursions"] = 0.55
-        if record.observed:
-            self._judge_reward(found, record.observed)
         if scores and max(scores.values()) >= 1.0:
             self._judge_hazards(found, scores)
         return self._conclude(record, found)
@@ -161,7 +156,7 @@ class CrashPredictor:
             return
         loss.update(record.loss)
         self._is_game = self._is_game or record.others_trained
-        if not self._is_game and not self._has_reward:
+        if not self._is_game:
             self._judge_level(
                 found, loss.scale.clamp(record.loss) if record.loss >= 0 else record.loss
             )
@@ -196,7 +191,6 @@ class CrashPredictor:
     def _judge_reward(self, found: dict[str, float], observed: Mapping[str, float]) -> None:
         value = reward_of(observed)
         if math.isfinite(value):
-            self._has_reward = True
             self._reward.update(-value)
             if self._reward.distance >= 1.0:
                 found["reward_fall"] = _slow_risk(self._reward.distance)
@@ -285,7 +279,6 @@ class CrashPredictor:
             "nonfinite": list(self._nonfinite),
             "onset": self._onset,
             "is_game": self._is_game,
-            "has_reward": self._has_reward,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -303,16 +296,6 @@ class CrashPredictor:
         self._nonfinite.extend(state["nonfinite"])
         self._onset = int(state["onset"])
         self._is_game = bool(state["is_game"])
-        self._has_reward = bool(state["has_reward"])
-
-
-def reward_of(observed: Mapping[str, float]) -> float:
-    """The observed reward of a step; NaN without one."""
-    for name in REWARDS:
-        value = observed.get(name, math.nan)
-        if math.isfinite(value):
-            return value
-    return math.nan
 
 
 def no_risk(step: int) -> CrashRisk:

@@ -174,8 +174,8 @@ class Guard:
     def is_ruin(self, record: StepRecord) -> bool:
         """Whether this step is beyond what the run can have come to by learning: not finite, or a
         loss or a gradient norm far above those of its untrained weights."""
-        if is_nonfinite(record):
-            return True
+        if is_nonfinite(record) or record.in_environment:
+            return is_nonfinite(record)
         is_high = record.loss_seen and record.loss > self.scale.line
         return is_high or (record.grad_norm_seen and record.grad_norm > self.norm_scale.line)
 

@@ -13,6 +13,9 @@ from supervisor.settings import PolicySettings, RungSettings
 FREE = frozenset({"checkpoint"})
 """Actions that change nothing of the training's course: no budget, a cooldown of their own."""
 
+BY_NAME = frozenset({Cause.REWARD})
+"""Causes that are treated only where a policy names them: rewards fall while a policy explores."""
+
 LAST_RESORTS = frozenset({"restart", "stop"})
 """Actions that are reached by escalation only."""
 
@@ -49,12 +52,13 @@ class Rungs:
         return tuple(self._policy.rungs[index].actions)
 
     def fitting(self, risk: CrashRisk) -> list[int]:
-        """Those that apply at this risk and cause."""
+        """Those that apply at this risk and cause; a cause of `BY_NAME` must be among theirs."""
         if risk.probability < self.lowest:
             return []
         found = []
         for index, rung in enumerate(self._policy.rungs):
-            fits = not rung.causes or risk.cause.value in rung.causes
+            is_any = not rung.causes and (risk.cause not in BY_NAME or self.is_free(index))
+            fits = is_any or risk.cause.value in rung.causes
             if fits and 0.0 < risk.probability >= self.begins[index]:
                 found.append(index)
         return found
