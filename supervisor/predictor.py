@@ -43,7 +43,6 @@ HAZARDS: dict[str, tuple[Cause, float]] = {
     "loss_scale": (Cause.LOSS_SCALE, 0.6),
     "slow_divergence": (Cause.DIVERGENCE, 0.55),
     "posterior_collapse": (Cause.COLLAPSE, 0.4),
-    "adam_rms": (Cause.DIVERGENCE, 0.32),
 }
 """Detector whose score 1.0 means this probability by itself; others only report."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +15,7 @@ from supervisor.ladder.guard import Guard
 from supervisor.ladder.rung_choice import RungChoice
 from supervisor.predictor import CAUSES, HAZARDS, CrashPredictor
 
-SIGNALS = (*CAUSES, *HAZARDS)
+SIGNALS = dict.fromkeys((*CAUSES, *HAZARDS)).keys()
 """Of the predictor; one that is switched off does not count, its windows stay."""
 
 
@@ -55,21 +55,25 @@ LADDER: Mapping[str, tuple[Replaced, ...]] = {
 }
 """Rules of guard and ladder."""
 
-RULES = (*SIGNALS, *LADDER)
+TOGETHER = ("steady_climb+slow_divergence", "many_skips+ruin_after_skip")
+"""Rules that may stand in for each other, off at once."""
+
+RULES = (*SIGNALS, *LADDER, *TOGETHER)
 
 
 @contextmanager
 def switched_off(rule: str) -> Iterator[None]:
-    """While this is on, the rule is off; an empty name switches nothing off."""
-    if not rule:
-        yield
-        return
+    """While this is on, the rule is off, or each of ``one+other``; an empty name switches nothing
+    off."""
+    rules = rule.split("+")
     patches = [
         patch.object(part.owner, part.method, _answers(part.answer))
-        for part in LADDER.get(rule, ())
+        for name in rules
+        for part in LADDER.get(name, ())
     ]
-    if rule in SIGNALS:
-        patches = [patch.object(CrashPredictor, "_conclude", _conclude_without(rule))]
+    signals = SIGNALS & {*rules}
+    if signals:
+        patches.append(patch.object(CrashPredictor, "_conclude", _conclude_without(signals)))
     for one in patches:
         one.start()
     try:
@@ -79,11 +83,12 @@ def switched_off(rule: str) -> Iterator[None]:
             one.stop()
 
 
-def _conclude_without(signal: str) -> Callable[..., Any]:
+def _conclude_without(signals: Collection[str]) -> Callable[..., Any]:
     usual = CrashPredictor._conclude
 
     def conclude(self: CrashPredictor, record: Any, found: dict[str, float]) -> Any:
-        found.pop(signal, None)
+        for signal in signals:
+            found.pop(signal, None)
         return usual(self, record, found)
 
     return conclude

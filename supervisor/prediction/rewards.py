@@ -22,10 +22,10 @@ STAYS_FINITE = frozenset({"loss_scale"})
 class Reinforcement:
     """Marks the steps of a run of reinforcement learning: `StepRecord.in_environment`.
 
-    A run is one from the first step on that has a reward, not one of given pairs, or at which a
-    library of environments or of agents is loaded (`supervisor.worker.ground.environments`). What it learns changes its data,
-    so losses and norms have no usual course: all that judges or treats looks at the mark, and only
-    at what is not finite, at a loss scale that falls, and at the reward.
+    A run is one from the first step on that has a reward (not one of given pairs), or at which a
+    library of environments or of agents is loaded (`supervisor.worker.ground.environments`). What
+    it learns changes its data, so losses and norms have no usual course: all that judges or treats
+    looks at the mark, and only at what is not finite, a loss scale that falls, and the reward.
 
     Args:
         asked: the setting `in_environment`; False: it is none, whatever is seen.
