@@ -88,7 +88,7 @@ class Found(str, enum.Enum):
     SCRIPT_CHANGE = "script change"
     """The loss rises with what it does to weights (`detectors.statistics.script_change`)."""
     REINFORCEMENT = "reinforcement learning"
-    """The run is recognised as that (`prediction.rewards`): its losses cannot be compared."""
+    """Recognised by `prediction.moving_objective`: no losses of the run can be compared."""
     SEVERAL_RANKS = "several ranks"
     FILES_SET_ASIDE = "files set aside"
     LOADING_NEEDED = "loading needed"

@@ -16,7 +16,7 @@ from supervisor.detectors.statistics.rate_test import RateTest
 from supervisor.ladder.escalation import EscalationLadder
 from supervisor.ladder.rollback_evaluation import LOOK_BACK, RollbackEvaluation
 from supervisor.ladder.treatments import TreatmentOutcome
-from supervisor.prediction.rewards import Reinforcement
+from supervisor.prediction.moving_objective import MovingObjective
 from supervisor.predictor import CrashPredictor
 from supervisor.records import ActionResult, Alert, CrashRisk, Decision, StepRecord
 from supervisor.risk_lines import RiskLines
@@ -103,7 +103,7 @@ class Pipeline:
         self._evaluation = RollbackEvaluation()
         self._other_data = OtherData()
         self._rate_test = RateTest()
-        self._reinforcement = Reinforcement(settings.in_environment)
+        self._objective = MovingObjective(settings.in_environment)
 
     def update(self, record: StepRecord) -> Judgement:
         """Judges one step, before its update is applied. Never raises for a detector's fault."""
@@ -128,7 +128,7 @@ class Pipeline:
         recognised: dict[int, str] = {}
         marked = []
         for index, seen in enumerate(records):
-            record, why = self._reinforcement.mark(seen)
+            record, why = self._objective.mark(seen)
             marked.append(record)
             if why:
                 recognised[index] = why
@@ -300,7 +300,7 @@ class Pipeline:
             "other_data": self._other_data.state_dict(),
             "rollback_evaluation": self._evaluation.state_dict(),
             "rate_test": self._rate_test.state_dict(),
-            "has_reward": self._reinforcement.is_on,
+            "moving_objective": self._objective.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -312,7 +312,8 @@ class Pipeline:
             self._other_data.load_state_dict(state["other_data"])
         if "rate_test" in state:
             self._rate_test.load_state_dict(state["rate_test"])
-        self._reinforcement.is_on = bool(state.get("has_reward", False))
+        if "moving_objective" in state:
+            self._objective.load_state_dict(state["moving_objective"])
         if "rollback_evaluation" in state:
             self._evaluation.load_state_dict(state["rollback_evaluation"])
         if self._advisor and state.get("advisor"):

@@ -12,7 +12,7 @@ from supervisor.prediction.climb import WINDOW, Climb
 from supervisor.prediction.excursions import Excursions
 from supervisor.prediction.level_drift import WINDOW as LEVEL_WINDOW
 from supervisor.prediction.level_drift import LevelDrift
-from supervisor.prediction.rewards import STAYS_FINITE, reward_of
+from supervisor.prediction.moving_objective import reward_of
 from supervisor.prediction.subjects import subject_of
 from supervisor.prediction.trajectory import Trajectory
 from supervisor.records import Cause, CrashRisk, StepRecord
@@ -69,10 +69,9 @@ class CrashPredictor:
     persistence, a second signal, or a leap beyond everything usual, because single steps of healthy
     heavy-tailed runs look like trouble.
 
-    Where a second optimizer learns from a backward of its own (`StepRecord.others_trained`: an
-    adversarial pair), the loss is the sum of what several players want and has no trajectory: of it
-    only leaps above all that the run has seen count, beside norms and values that are not finite.
-    In reinforcement learning (`Reinforcement`) the reward is judged instead of loss and norms.
+    In a game (`MovingObjective`) the loss is the sum of what several players want and has no
+    trajectory: of it only leaps above all that the run has seen count, beside norms and values that
+    are not finite. In reinforcement learning the reward is judged instead of loss and norms.
 
     Args:
         lines: of the policy.
@@ -93,7 +92,6 @@ class CrashPredictor:
         self._excursions = Excursions()
         self._drift = LevelDrift()
         self._reward = LevelDrift(linear=True)
-        self._is_game = False
         self._loss_warned: deque[int] = deque(maxlen=3)
         self._loss_strong: deque[int] = deque(maxlen=2)
         self._grad_warned: deque[int] = deque(maxlen=4)
@@ -125,15 +123,15 @@ class CrashPredictor:
             self._nonfinite.append(0)
         if record.in_environment:
             self._judge_reward(found, record.observed)
-            scores = {name: score for name, score in scores.items() if name in STAYS_FINITE}
         else:
             self._judge_loss(found, record)
             self._judge_gradient(found, record)
+        if not record.has_moving_objective:
             self._excursions.update(record.loss, in_alarm=not OFF_COURSE.isdisjoint(found))
             if self._excursions.found:
                 found["excursions"] = 0.55
         if scores and max(scores.values()) >= 1.0:
-            self._judge_hazards(found, scores)
+            self._judge_hazards(found, record, scores)
         return self._conclude(record, found)
 
     def _judge_nonfinite(self, found: dict[str, float], scores: Mapping[str, float]) -> None:
@@ -142,10 +140,12 @@ class CrashPredictor:
         if score >= 2.0:
             found["nonfinite"] = 0.95 if sum(self._nonfinite) > 1 else 0.8
 
-    def _judge_hazards(self, found: dict[str, float], scores: Mapping[str, float]) -> None:
+    def _judge_hazards(
+        self, found: dict[str, float], record: StepRecord, scores: Mapping[str, float]
+    ) -> None:
         for name, (_, probability) in HAZARDS.items():
             score = scores.get(name, 0.0)
-            if score >= 1.0 and not (self._is_game and name == "slow_divergence"):
+            if score >= 1.0 and not _is_noise(name, record):
                 found[name] = min(0.95, probability + 0.1 * min(score - 1.0, 3.0))
 
     def _judge_loss(self, found: dict[str, float], record: StepRecord) -> None:
@@ -154,14 +154,14 @@ class CrashPredictor:
             loss.calm()
             return
         loss.update(record.loss)
-        self._is_game = self._is_game or record.others_trained
-        if not self._is_game:
+        is_game = record.others_trained
+        if not is_game:
             self._judge_level(
                 found, loss.scale.clamp(record.loss) if record.loss >= 0 else record.loss
             )
         leapt = loss.above_start and loss.z > 4.5 and loss.rise > LEFT_COURSE
         warned = loss.z > 6 and loss.rise > math.log(1.15) and loss.above_tail
-        if self._is_game:
+        if is_game:
             warned = False
         self._loss_warned.append(int(warned or leapt))
         self._loss_strong.append(
@@ -172,7 +172,7 @@ class CrashPredictor:
         if loss.above_record:
             found["loss_warning"] = 0.35
         if loss.rise > LEFT_COURSE:
-            found["loss_leap"] = WAITING if self._is_game else 0.6
+            found["loss_leap"] = WAITING if is_game else 0.6
         if sum(self._loss_warned) >= 2:
             found["loss_persistence"] = 0.92 if sum(self._loss_strong) == 2 else 0.6
 
@@ -204,7 +204,7 @@ class CrashPredictor:
         self._grad_warned.append(int(warned))
         if warned:
             found["gradient_warning"] = 0.32
-        with_loss = loss.z > 3 and loss.rise > math.log(1.1) and not self._is_game
+        with_loss = loss.z > 3 and loss.rise > math.log(1.1) and not record.others_trained
         if with_loss and any(self._grad_warned):
             found["gradient_with_loss"] = 0.45
 
@@ -277,7 +277,6 @@ class CrashPredictor:
             "grad_warned": list(self._grad_warned),
             "nonfinite": list(self._nonfinite),
             "onset": self._onset,
-            "is_game": self._is_game,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -294,12 +293,19 @@ class CrashPredictor:
         self._grad_warned.extend(state["grad_warned"])
         self._nonfinite.extend(state["nonfinite"])
         self._onset = int(state["onset"])
-        self._is_game = bool(state["is_game"])
 
 
 def no_risk(step: int) -> CrashRisk:
     """What `CrashPredictor.update` says of a step that shows nothing."""
     return CrashRisk(step=step, probability=0.0, contributions={}, calibrated=KNOTS[0][1])
+
+
+def _is_noise(hazard: str, record: StepRecord) -> bool:
+    """Whether moving objectives give it, too; a policy's ``kl`` is that to its reference, and
+    begins at zero."""
+    if hazard == "posterior_collapse":
+        return record.in_environment
+    return hazard == "slow_divergence" and record.has_moving_objective
 
 
 def _slow_risk(distance: float) -> float:

@@ -299,20 +299,21 @@ def treated(judgements: list[Judgement]) -> list[tuple[str, ...]]:
 
 @pytest.mark.parametrize("kind", ["divergence", "leap", "gradient_spike", "nan_forever"])
 @pytest.mark.parametrize("policy", ["default", "aggressive"])
-def test_in_reinforcement_learning_only_values_that_are_not_finite_are_treated(
+def test_in_reinforcement_learning_and_games_only_values_that_are_not_finite_are_treated(
     policy: str, kind: str
 ) -> None:
     acting = [replace(record, in_environment=True) for record in synthetic_run(kind)]
-    judges = [Pipeline(RunSettings(), load_policy(policy)) for _ in range(3)]
+    playing = [replace(record, others_trained=record.step > 0) for record in synthetic_run(kind)]
+    judges = [Pipeline(RunSettings(), load_policy(policy)) for _ in range(4)]
 
     usual = treated(list(judges[0].update_all(list(synthetic_run(kind)))))
     found = [
         treated(list(judge.update_all(seen)))
-        for judge, seen in zip(judges[1:], (acting, rewarded(kind)), strict=True)
+        for judge, seen in zip(judges[1:], (acting, playing, rewarded(kind)), strict=True)
     ]
 
     assert usual != [] or kind == "leap"
-    assert [bool(made) for made in found] == [kind == "nan_forever"] * 2
+    assert [bool(made) for made in found] == [kind == "nan_forever"] * 3
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -149,10 +149,11 @@ class EscalationLadder:
         outcomes = self._treatments.observe(record, risk)
         self.outcomes = () if self.policy.observe_only else outcomes  # nothing was done that helped
         self._failures.take_in(self.outcomes)
-        if not record.in_environment:
+        if not record.has_moving_objective:
             self._going_back.rate_spike.update(record, self._guard.loss)
         verdict, guarded = self._guard.update(record, risk)
-        if record.step < LAST_STEP and record.loss_seen and not record.in_environment:
+        has_course = record.loss_seen and not record.has_moving_objective
+        if record.step < LAST_STEP and has_course:
             self._initial.update(record.step, record.loss)
         if self._going_back.stopped:
             return None
