@@ -102,9 +102,14 @@ def worth(course: Course, judged: Sequence[Judgement]) -> Worth:
     return _worth(course, judged, decisions, load_policy())
 
 
-def worth_of_ladder(course: Course, judged: Sequence[Judgement], without: str) -> Worth:
+def worth_of_ladder(
+    course: Course,
+    judged: Sequence[Judgement],
+    without: str,
+    policy: PolicySettings | None = None,
+) -> Worth:
     """The same with another ladder: what detectors and predictor think does not depend on it."""
-    policy = load_policy()
+    policy = policy or load_policy()
     ladder = EscalationLadder(policy)
     with switched_off(without):
         decisions = [ladder.decide(j.record, j.alerts, j.risk) for j in judged]
