@@ -32,7 +32,6 @@ CAUSES: dict[str, Cause] = {
     "loss_leap": Cause.SPIKE,
     "loss_persistence": Cause.DIVERGENCE,
     "gradient_warning": Cause.SPIKE,
-    "gradient_with_loss": Cause.DIVERGENCE,
     "steady_climb": Cause.DIVERGENCE,
     "departure": Cause.DIVERGENCE,
     "reward_fall": Cause.REWARD,
@@ -94,7 +93,6 @@ class CrashPredictor:
         self._reward = LevelDrift(linear=True)
         self._loss_warned: deque[int] = deque(maxlen=3)
         self._loss_strong: deque[int] = deque(maxlen=2)
-        self._grad_warned: deque[int] = deque(maxlen=4)
         self._nonfinite: deque[int] = deque(maxlen=5)
         self._onset = -1
 
@@ -110,7 +108,7 @@ class CrashPredictor:
         self._excursions.reset()
         self._drift.reset()
         self._reward.reset()
-        for seen in (self._loss_warned, self._loss_strong, self._grad_warned):
+        for seen in (self._loss_warned, self._loss_strong):
             seen.clear()
         self._onset = -1
 
@@ -195,18 +193,13 @@ class CrashPredictor:
                 found["reward_fall"] = _slow_risk(self._reward.distance)
 
     def _judge_gradient(self, found: dict[str, float], record: StepRecord) -> None:
-        grad, loss = self._grad, self._loss
+        grad = self._grad
         if record.grad_norm_seen and math.isfinite(record.grad_norm):
             grad.update(record.grad_norm)
         else:
             grad.calm()
-        warned = grad.z > 6 and grad.rise > math.log(3) and grad.above_tail
-        self._grad_warned.append(int(warned))
-        if warned:
+        if grad.z > 6 and grad.rise > math.log(3) and grad.above_tail:
             found["gradient_warning"] = 0.32
-        with_loss = loss.z > 3 and loss.rise > math.log(1.1) and not record.others_trained
-        if with_loss and any(self._grad_warned):
-            found["gradient_with_loss"] = 0.45
 
     def _conclude(self, record: StepRecord, found: dict[str, float]) -> CrashRisk:
         if not found:
@@ -274,7 +267,6 @@ class CrashPredictor:
             "reward": self._reward.state_dict(),
             "loss_warned": list(self._loss_warned),
             "loss_strong": list(self._loss_strong),
-            "grad_warned": list(self._grad_warned),
             "nonfinite": list(self._nonfinite),
             "onset": self._onset,
         }
@@ -290,7 +282,6 @@ class CrashPredictor:
         self._reward.load_state_dict(state["reward"])
         self._loss_warned.extend(state["loss_warned"])
         self._loss_strong.extend(state["loss_strong"])
-        self._grad_warned.extend(state["grad_warned"])
         self._nonfinite.extend(state["nonfinite"])
         self._onset = int(state["onset"])
 

@@ -20,7 +20,7 @@ from supervisor.settings import PolicySettings
 
 COURSE = frozenset(
     {
-        "loss_warning", "loss_leap", "loss_persistence", "gradient_warning", "gradient_with_loss",
+        "loss_warning", "loss_leap", "loss_persistence", "gradient_warning",
         "steady_climb", "departure", "slow_divergence",
     }
 )  # fmt: skip
