@@ -9,7 +9,6 @@ from typing import Any
 from unittest.mock import patch
 
 from supervisor.ladder.escalation import EscalationLadder
-from supervisor.ladder.failures import Failures
 from supervisor.ladder.going_back import GoingBack
 from supervisor.ladder.guard import Guard
 from supervisor.ladder.rung_choice import RungChoice
@@ -46,10 +45,8 @@ LADDER: Mapping[str, tuple[Replaced, ...]] = {
         Replaced(GoingBack, "_rate_has_leapt"),
     ),
     "ruin_first": (Replaced(RungChoice, "_is_course_only"),),
-    "failures": (Replaced(Failures, "take_in", None),),
     "fp32_on_relapse": (Replaced(GoingBack, "_fp32_on_relapse"),),
     "cut_on_relapse": (Replaced(GoingBack, "_cuts_on_relapse"),),
-    "repeat": (Replaced(RungChoice, "_repeat", None),),
     "rollback_evaluation": (Replaced(EscalationLadder, "rollback_was_needless", None),),
     "step_down": (Replaced(EscalationLadder, "_step_down", None),),
 }

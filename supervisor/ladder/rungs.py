@@ -19,9 +19,6 @@ BY_NAME = frozenset({Cause.REWARD})
 LAST_RESORTS = frozenset({"restart", "stop"})
 """Actions that are reached by escalation only."""
 
-MAX_REPEATS = 2
-"""A treatment that did not help twice is not tried a third time if a rollback is at hand."""
-
 
 class Rungs:
     """Chooses the rung to try next; what an episode has tried is forgotten when it ends.
@@ -40,13 +37,11 @@ class Rungs:
         self.lowest = min(self.begins, default=1.0)
         self._tried: list[int] = []
         self._tried_by_cause: dict[str, int] = {}
-        self._repeats = 0
 
     def forget(self) -> None:
         """The episode is over."""
         self._tried = []
         self._tried_by_cause = {}
-        self._repeats = 0
 
     def actions(self, index: int) -> tuple[str, ...]:
         return tuple(self._policy.rungs[index].actions)
@@ -114,18 +109,6 @@ class Rungs:
         fresh = milder or fresh
         return fresh[0] if fresh else None
 
-    def repeat(self, fitting: list[int]) -> int | None:
-        """All were tried: the strongest again, then the next stronger; None where only last
-        resorts are left."""
-        self._repeats += 1
-        milder = [i for i in fitting if not self._is_last_resort(i)]
-        if not milder:
-            return None
-        rollback = self.with_action("rollback")
-        if self._repeats >= MAX_REPEATS and rollback is not None:
-            return max(milder[-1], rollback)
-        return milder[-1]
-
     def _is_last_resort(self, index: int) -> bool:
         return not LAST_RESORTS.isdisjoint(self._policy.rungs[index].actions)
 
@@ -133,10 +116,8 @@ class Rungs:
         return {
             "tried": list(self._tried),
             "tried_by_cause": dict(self._tried_by_cause),
-            "repeats": self._repeats,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._tried = list(state["tried"])
         self._tried_by_cause = dict(state["tried_by_cause"])
-        self._repeats = int(state["repeats"])
