@@ -102,14 +102,9 @@ def worth(course: Course, judged: Sequence[Judgement]) -> Worth:
     return _worth(course, judged, decisions, load_policy())
 
 
-def worth_of_ladder(
-    course: Course,
-    judged: Sequence[Judgement],
-    without: str,
-    policy: PolicySettings | None = None,
-) -> Worth:
+def worth_of_ladder(course: Course, judged: Sequence[Judgement], without: str) -> Worth:
     """The same with another ladder: what detectors and predictor think does not depend on it."""
-    policy = policy or load_policy()
+    policy = load_policy()
     ladder = EscalationLadder(policy)
     with switched_off(without):
         decisions = [ladder.decide(j.record, j.alerts, j.risk) for j in judged]

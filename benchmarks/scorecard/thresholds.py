@@ -3,9 +3,9 @@
     python -m benchmarks.scorecard.thresholds LOGS [--picture FILE] [--json FILE]
 
 LOGS is a folder of public logs with an INDEX.md, of which only those marked `tune` are read. Three
-lines are moved, one at a time: the policy's alarm line, the leap of a loss that is an alarm by
-itself, and the guard's `spike_factor`. The shipped policies are named where they stand. About two
-minutes.
+lines are moved, one at a time: the policy's alarm line, on which the shipped policies are named;
+the leap of a loss that is an alarm by itself; and how far above the highest of the untrained
+network's losses and norms ruin begins, without which an alarm is not treated. About two minutes.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ from benchmarks.scorecard.alarms import raised
 from benchmarks.scorecard.judged_course import Course, judge, tuning_logs, worth_of_ladder
 from supervisor import predictor
 from supervisor.config import available_policies, load_policy
+from supervisor.detectors.statistics import run_scale
 from supervisor.pipeline import Judgement
 from supervisor.report.facts.palette import GRID, INK, MUTED, RISK
 from supervisor.settings import PolicySettings
 
 ALARM_LINES = (0.2, 0.3, 0.35, 0.4, 0.5, 0.55, 0.58, 0.6, 0.65, 0.7, 0.8, 0.9)
 LEAPS = (1.3, 1.6, 2.0, 2.5, 3.0, 4.0, 6.0, 10.0)
-SPIKE_FACTORS = (1.5, 2.0, 3.0, 5.0, 10.0, 15.0, 20.0, 40.0)
+RUIN = (0.0, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 20.0)
 
 
 @dataclass(frozen=True)
@@ -68,11 +69,13 @@ def leap_point(factor: float, judged: Judged) -> Point:
     return Point(factor, point.false_per_10k, point.met)
 
 
-def spike_point(factor: float, judged: Judged) -> Point:
-    policy = load_policy("default", [f"guard.spike_factor={factor}"])
-    found = [worth_of_ladder(course, judgements, "", policy) for course, judgements in judged]
+def ruin_point(share: float, judged: Judged) -> Point:
+    """At 0 each alarm is treated."""
+    off = "" if share else "ruin_first"
+    with patch.object(run_scale, "BEYOND", share):
+        found = [worth_of_ladder(course, judgements, off) for course, judgements in judged]
     false = sum(one.treatments for one in found)
-    return Point(factor, _per_10k(false, judged), sum(one.treated for one in found))
+    return Point(share, _per_10k(false, judged), sum(one.treated for one in found))
 
 
 def _per_10k(count: int, judged: Judged) -> float:
@@ -106,7 +109,6 @@ class Sweep:
 
 def sweeps(judged: Judged) -> tuple[Sweep, ...]:
     alarms = presets(lambda policy: policy.alarm_threshold)
-    factors = presets(lambda policy: policy.guard.spike_factor)
     leap = round(math.exp(predictor.LEFT_COURSE), 6)
     crashes = sum(len(course.crashes) for course, _ in judged)
 
@@ -123,7 +125,7 @@ def sweeps(judged: Judged) -> tuple[Sweep, ...]:
     return (
         sweep("alarm line", "alarms", alarms, ALARM_LINES, alarm_point),
         sweep("leap of a loss", "alarms", {leap: "in force"}, LEAPS, leap_point),
-        sweep("guard.spike_factor", "treatments", factors, SPIKE_FACTORS, spike_point),
+        sweep("ruin", "treatments", {run_scale.BEYOND: "in force"}, RUIN, ruin_point),
     )
 
 
@@ -139,29 +141,22 @@ def draw(found: Sequence[Sweep], path: Path) -> None:
 
 
 def _draw_sweep(axes: Any, sweep: Sweep) -> None:
-    false = [point.false_per_10k for point in sweep.points]
-    met = [point.met for point in sweep.points]
-    axes.plot(false, met, "-", color=MUTED, linewidth=1.0)
-    told: dict[tuple[float, int], list[str]] = {}
-    for point in sweep.points:
-        name = sweep.names.get(point.line)
-        axes.plot(
-            point.false_per_10k, point.met, "o", color=RISK if name else MUTED,
-            markersize=8 if name else 4, zorder=3 if name else 2,
-        )  # fmt: skip
-        label = f"{point.line:g}{f' ({name})' if name else ''}"
-        told.setdefault((point.false_per_10k, point.met), []).append(label)
-    for number, (place, labels) in enumerate(told.items()):
-        up = 9 if number % 2 else -9 - 9 * len(labels)
-        axes.annotate("\n".join(labels), place, xytext=(6, up), textcoords="offset points",
-                      fontsize=7, color=INK)  # fmt: skip
-    axes.set_xscale("symlog", linthresh=0.1)
-    axes.set_xlim(left=-0.02)
-    axes.set_ylim(0, sweep.crashes + 1)
-    axes.set_xlabel(f"{sweep.acts} in 10,000 healthy rows")
-    axes.set_ylabel(f"fatal events met, of {sweep.crashes}")
+    """The lines stand side by side, whatever lies between them."""
+    places = range(len(sweep.points))
+    axes.plot(places, [p.met for p in sweep.points], "o-", color=RISK, label="fatal events met")
+    false = axes.twinx()
+    false.plot(places, [p.false_per_10k for p in sweep.points], "s--", color=MUTED, markersize=4)
+    false.set_ylim(bottom=-0.02, top=max(1.0, 1.1 * max(p.false_per_10k for p in sweep.points)))
+    false.set_ylabel(f"{sweep.acts} in 10,000 healthy rows (squares)", color=MUTED)
+    for place, point in zip(places, sweep.points, strict=True):
+        if point.line in sweep.names:
+            axes.axvline(place, color=GRID, linewidth=6, zorder=0)
+            name = sweep.names[point.line]
+            axes.text(place, 0.3, name, rotation=90, ha="center", va="bottom", color=INK)
+    axes.set_xticks(list(places), [f"{p.line:g}" for p in sweep.points], rotation=45)
+    axes.set_ylim(0, sweep.crashes + 0.5)
+    axes.set_ylabel(f"fatal events met, of {sweep.crashes} (dots)", color=RISK)
     axes.set_title(sweep.title, color=INK)
-    axes.grid(color=GRID, linewidth=0.6)
 
 
 def main() -> None:
