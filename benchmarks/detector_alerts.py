@@ -15,7 +15,7 @@ from collections import Counter
 from pathlib import Path
 
 from benchmarks.scorecard.labelled_run import LabelledRun, load_runs
-from supervisor.detectors.registry import BUILTIN, OPTIONAL, build_detectors
+from supervisor.detectors.registry import BUILTIN, build_detectors
 
 
 def main() -> None:
@@ -37,7 +37,7 @@ def main() -> None:
     print(f"{len(runs)} runs, {crashes} crash, {healthy} healthy steps")
     print("| detector | false per 10,000 healthy steps | most in one run | crashes told of |")
     print("| --- | --- | --- | --- |")
-    for name in (*BUILTIN, *OPTIONAL):
+    for name in BUILTIN:
         if false[name] or told[name]:
             rate = 1e4 * false[name] / healthy
             print(f"| `{name}` | {rate:.1f} | {noisiest[name]} | {told[name]} of {crashes} |")
@@ -45,11 +45,11 @@ def main() -> None:
 
 def alerts_of(run: LabelledRun) -> tuple[Counter[str], set[str]]:
     """(false alerts by detector, detectors that told of the crash)."""
-    detectors = build_detectors({name: {} for name in OPTIONAL})
+    detectors = build_detectors({})
     first, peak = run.window if run.outcome.crashed else (0, 0)
     wrong: Counter[str] = Counter()
     right: set[str] = set()
-    for record in run.trace.records(live=("adam_rms", "activation_max")):
+    for record in run.trace.records(live=("activation_max",)):
         for detector in detectors:
             if detector.update(record) is None:
                 continue

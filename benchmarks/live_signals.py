@@ -43,7 +43,6 @@ from supervisor.worker.probes.update_look import UpdateLook
 
 ARCHITECTURES = ("mlp", "cnn", "transformer", "lstm", "vae")
 DETECTORS = (
-    "adam_rms",
     "update_ratio",
     "dead_layers",
     "activation_growth",

@@ -16,6 +16,7 @@ from supervisor.detectors.statistics.rate_test import RateTest
 from supervisor.ladder.escalation import EscalationLadder
 from supervisor.ladder.rollback_evaluation import LOOK_BACK, RollbackEvaluation
 from supervisor.ladder.treatments import TreatmentOutcome
+from supervisor.prediction.moving_objective import MovingObjective
 from supervisor.predictor import CrashPredictor
 from supervisor.records import ActionResult, Alert, CrashRisk, Decision, StepRecord
 from supervisor.risk_lines import RiskLines
@@ -42,6 +43,7 @@ class Judgement:
             sentence; the record then counts as announced.
         other_data: the loss rises with inputs of another distribution (`OtherData`): the same.
         script_change: the loss rises with what the script does to weights itself: the same.
+        reinforcement: why the run is one of reinforcement learning, where that becomes known.
         rate_test: what is said at the first step that `tests_rates`.
         tests_rates: the script raises its learning rate until it diverges (`RateTest`): nothing is
             decided about such a step, and the record counts as announced.
@@ -57,6 +59,7 @@ class Judgement:
     needless_rollback: str = ""
     other_data: str = ""
     script_change: str = ""
+    reinforcement: str = ""
     rate_test: str = ""
     tests_rates: bool = False
 
@@ -64,7 +67,7 @@ class Judgement:
     def is_calm(self) -> bool:
         """Whether nothing was thought of this step."""
         adopted = self.needless_rollback or self.other_data or self.script_change
-        said = adopted or self.rate_test
+        said = adopted or self.rate_test or self.reinforcement
         return not (self.risk.probability or self.alerts or self.errors or said)
 
 
@@ -100,6 +103,7 @@ class Pipeline:
         self._evaluation = RollbackEvaluation()
         self._other_data = OtherData()
         self._rate_test = RateTest()
+        self._objective = MovingObjective(settings.in_environment)
 
     def update(self, record: StepRecord) -> Judgement:
         """Judges one step, before its update is applied. Never raises for a detector's fault."""
@@ -121,8 +125,13 @@ class Pipeline:
         """
         test = self._rate_test
         tests_rates: dict[int, str] = {}
-        marked = list(records)
-        for index, record in enumerate(records):
+        recognised: dict[int, str] = {}
+        marked = []
+        for index, seen in enumerate(records):
+            record, why = self._objective.mark(seen)
+            marked.append(record)
+            if why:
+                recognised[index] = why
             if test.update(record.lr):
                 marked[index] = replace(record, announced=True)
                 if test.is_on:
@@ -130,6 +139,8 @@ class Pipeline:
         found = self._look_at_parts(marked)
         for index, reason in tests_rates.items():
             found[index].tests_rates, found[index].rate_test = True, reason
+        for index, why in recognised.items():
+            found[index].reinforcement = why
         return found
 
     def _look_at_parts(self, records: Sequence[StepRecord]) -> list[Judgement]:
@@ -289,6 +300,7 @@ class Pipeline:
             "other_data": self._other_data.state_dict(),
             "rollback_evaluation": self._evaluation.state_dict(),
             "rate_test": self._rate_test.state_dict(),
+            "moving_objective": self._objective.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -300,6 +312,8 @@ class Pipeline:
             self._other_data.load_state_dict(state["other_data"])
         if "rate_test" in state:
             self._rate_test.load_state_dict(state["rate_test"])
+        if "moving_objective" in state:
+            self._objective.load_state_dict(state["moving_objective"])
         if "rollback_evaluation" in state:
             self._evaluation.load_state_dict(state["rollback_evaluation"])
         if self._advisor and state.get("advisor"):

@@ -12,6 +12,7 @@ from supervisor.prediction.climb import WINDOW, Climb
 from supervisor.prediction.excursions import Excursions
 from supervisor.prediction.level_drift import WINDOW as LEVEL_WINDOW
 from supervisor.prediction.level_drift import LevelDrift
+from supervisor.prediction.moving_objective import reward_of
 from supervisor.prediction.subjects import subject_of
 from supervisor.prediction.trajectory import Trajectory
 from supervisor.records import Cause, CrashRisk, StepRecord
@@ -31,10 +32,9 @@ CAUSES: dict[str, Cause] = {
     "loss_leap": Cause.SPIKE,
     "loss_persistence": Cause.DIVERGENCE,
     "gradient_warning": Cause.SPIKE,
-    "gradient_with_loss": Cause.DIVERGENCE,
     "steady_climb": Cause.DIVERGENCE,
     "departure": Cause.DIVERGENCE,
-    "reward_fall": Cause.DIVERGENCE,
+    "reward_fall": Cause.REWARD,
     "excursions": Cause.INSTABILITY,
 }
 
@@ -42,7 +42,6 @@ HAZARDS: dict[str, tuple[Cause, float]] = {
     "loss_scale": (Cause.LOSS_SCALE, 0.6),
     "slow_divergence": (Cause.DIVERGENCE, 0.55),
     "posterior_collapse": (Cause.COLLAPSE, 0.4),
-    "adam_rms": (Cause.DIVERGENCE, 0.32),
 }
 """Detector whose score 1.0 means this probability by itself; others only report."""
 
@@ -60,9 +59,6 @@ OF_BATCH = frozenset(
 WAITING = 0.45
 """The most that they count while the batch is odd: a checkpoint is worth it."""
 
-REWARDS = ("reward", "mean_reward", "episode_reward", "return", "mean_return", "episode_return")
-"""Observed values that say how well a policy does; the first that is there is judged."""
-
 
 class CrashPredictor:
     """Combines the signals of a step into the probability of a crash within 20 steps.
@@ -72,11 +68,9 @@ class CrashPredictor:
     persistence, a second signal, or a leap beyond everything usual, because single steps of healthy
     heavy-tailed runs look like trouble.
 
-    Where a second optimizer learns from a backward of its own (`StepRecord.others_trained`: an
-    adversarial pair, an actor and its critic), the loss is the sum of what several players want and
-    has no trajectory: of it only leaps above all that the run has seen count, beside norms and
-    values that are not finite. Where a reward is observed, it stands for the level of the loss: a
-    critic's loss grows with the rewards.
+    In a game (`MovingObjective`) the loss is the sum of what several players want and has no
+    trajectory: of it only leaps above all that the run has seen count, beside norms and values that
+    are not finite. In reinforcement learning the reward is judged instead of loss and norms.
 
     Args:
         lines: of the policy.
@@ -97,11 +91,8 @@ class CrashPredictor:
         self._excursions = Excursions()
         self._drift = LevelDrift()
         self._reward = LevelDrift(linear=True)
-        self._is_game = False
-        self._has_reward = False
         self._loss_warned: deque[int] = deque(maxlen=3)
         self._loss_strong: deque[int] = deque(maxlen=2)
-        self._grad_warned: deque[int] = deque(maxlen=4)
         self._nonfinite: deque[int] = deque(maxlen=5)
         self._onset = -1
 
@@ -117,7 +108,7 @@ class CrashPredictor:
         self._excursions.reset()
         self._drift.reset()
         self._reward.reset()
-        for seen in (self._loss_warned, self._loss_strong, self._grad_warned):
+        for seen in (self._loss_warned, self._loss_strong):
             seen.clear()
         self._onset = -1
 
@@ -129,17 +120,16 @@ class CrashPredictor:
         else:
             self._nonfinite.append(0)
         if record.in_environment:
-            self._is_game = True
+            self._judge_reward(found, record.observed)
         else:
             self._judge_loss(found, record)
             self._judge_gradient(found, record)
+        if not record.has_moving_objective:
             self._excursions.update(record.loss, in_alarm=not OFF_COURSE.isdisjoint(found))
             if self._excursions.found:
                 found["excursions"] = 0.55
-        if record.observed:
-            self._judge_reward(found, record.observed)
         if scores and max(scores.values()) >= 1.0:
-            self._judge_hazards(found, scores)
+            self._judge_hazards(found, record, scores)
         return self._conclude(record, found)
 
     def _judge_nonfinite(self, found: dict[str, float], scores: Mapping[str, float]) -> None:
@@ -148,10 +138,12 @@ class CrashPredictor:
         if score >= 2.0:
             found["nonfinite"] = 0.95 if sum(self._nonfinite) > 1 else 0.8
 
-    def _judge_hazards(self, found: dict[str, float], scores: Mapping[str, float]) -> None:
+    def _judge_hazards(
+        self, found: dict[str, float], record: StepRecord, scores: Mapping[str, float]
+    ) -> None:
         for name, (_, probability) in HAZARDS.items():
             score = scores.get(name, 0.0)
-            if score >= 1.0 and not (self._is_game and name == "slow_divergence"):
+            if score >= 1.0 and not _is_noise(name, record):
                 found[name] = min(0.95, probability + 0.1 * min(score - 1.0, 3.0))
 
     def _judge_loss(self, found: dict[str, float], record: StepRecord) -> None:
@@ -160,14 +152,14 @@ class CrashPredictor:
             loss.calm()
             return
         loss.update(record.loss)
-        self._is_game = self._is_game or record.others_trained
-        if not self._is_game and not self._has_reward:
+        is_game = record.others_trained
+        if not is_game:
             self._judge_level(
                 found, loss.scale.clamp(record.loss) if record.loss >= 0 else record.loss
             )
         leapt = loss.above_start and loss.z > 4.5 and loss.rise > LEFT_COURSE
         warned = loss.z > 6 and loss.rise > math.log(1.15) and loss.above_tail
-        if self._is_game:
+        if is_game:
             warned = False
         self._loss_warned.append(int(warned or leapt))
         self._loss_strong.append(
@@ -178,7 +170,7 @@ class CrashPredictor:
         if loss.above_record:
             found["loss_warning"] = 0.35
         if loss.rise > LEFT_COURSE:
-            found["loss_leap"] = WAITING if self._is_game else 0.6
+            found["loss_leap"] = WAITING if is_game else 0.6
         if sum(self._loss_warned) >= 2:
             found["loss_persistence"] = 0.92 if sum(self._loss_strong) == 2 else 0.6
 
@@ -196,24 +188,18 @@ class CrashPredictor:
     def _judge_reward(self, found: dict[str, float], observed: Mapping[str, float]) -> None:
         value = reward_of(observed)
         if math.isfinite(value):
-            self._has_reward = True
             self._reward.update(-value)
             if self._reward.distance >= 1.0:
                 found["reward_fall"] = _slow_risk(self._reward.distance)
 
     def _judge_gradient(self, found: dict[str, float], record: StepRecord) -> None:
-        grad, loss = self._grad, self._loss
+        grad = self._grad
         if record.grad_norm_seen and math.isfinite(record.grad_norm):
             grad.update(record.grad_norm)
         else:
             grad.calm()
-        warned = grad.z > 6 and grad.rise > math.log(3) and grad.above_tail
-        self._grad_warned.append(int(warned))
-        if warned:
+        if grad.z > 6 and grad.rise > math.log(3) and grad.above_tail:
             found["gradient_warning"] = 0.32
-        with_loss = loss.z > 3 and loss.rise > math.log(1.1) and not self._is_game
-        if with_loss and any(self._grad_warned):
-            found["gradient_with_loss"] = 0.45
 
     def _conclude(self, record: StepRecord, found: dict[str, float]) -> CrashRisk:
         if not found:
@@ -281,11 +267,8 @@ class CrashPredictor:
             "reward": self._reward.state_dict(),
             "loss_warned": list(self._loss_warned),
             "loss_strong": list(self._loss_strong),
-            "grad_warned": list(self._grad_warned),
             "nonfinite": list(self._nonfinite),
             "onset": self._onset,
-            "is_game": self._is_game,
-            "has_reward": self._has_reward,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -299,25 +282,21 @@ class CrashPredictor:
         self._reward.load_state_dict(state["reward"])
         self._loss_warned.extend(state["loss_warned"])
         self._loss_strong.extend(state["loss_strong"])
-        self._grad_warned.extend(state["grad_warned"])
         self._nonfinite.extend(state["nonfinite"])
         self._onset = int(state["onset"])
-        self._is_game = bool(state["is_game"])
-        self._has_reward = bool(state["has_reward"])
-
-
-def reward_of(observed: Mapping[str, float]) -> float:
-    """The observed reward of a step; NaN without one."""
-    for name in REWARDS:
-        value = observed.get(name, math.nan)
-        if math.isfinite(value):
-            return value
-    return math.nan
 
 
 def no_risk(step: int) -> CrashRisk:
     """What `CrashPredictor.update` says of a step that shows nothing."""
     return CrashRisk(step=step, probability=0.0, contributions={}, calibrated=KNOTS[0][1])
+
+
+def _is_noise(hazard: str, record: StepRecord) -> bool:
+    """Whether moving objectives give it, too; a policy's ``kl`` is that to its reference, and
+    begins at zero."""
+    if hazard == "posterior_collapse":
+        return record.in_environment
+    return hazard == "slow_divergence" and record.has_moving_objective
 
 
 def _slow_risk(distance: float) -> float:

@@ -51,7 +51,7 @@ class StepRecord:
         announced: the script said with `supervisor.announce` that from this step on something is
             different on purpose: levels seen before are no yardstick any more.
         in_environment: the data come from an environment that the model acts in (reinforcement
-            learning): what it learns changes them, so loss and gradient have no usual course.
+            learning).
         observed: what the user gave with `supervisor.observe`, and what sampling probes saw.
     """
 
@@ -72,6 +72,11 @@ class StepRecord:
     announced: bool = False
     in_environment: bool = False
     observed: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def has_moving_objective(self) -> bool:
+        """Whether what it learns changes what it learns from (`prediction.moving_objective`)."""
+        return self.in_environment or self.others_trained
 
     @property
     def has_nonfinite_loss(self) -> bool:

@@ -276,7 +276,7 @@ class RunSettings:
     """Faults to inject, for drills and tests: ``{kind: sigkill, step: 90}``."""
     in_environment: Optional[bool] = None  # noqa: UP045
     """The data come from an environment that the model acts in: loss and gradient are no evidence
-    unless they are not finite. None: where a library of environments is loaded."""
+    unless they are not finite. None: where that is recognised (`prediction.moving_objective`)."""
     observed_max_gib: float = 1.0
     """Disk for observed values beyond the first 16 names of a rank; behind half of it they are kept
     of every fourth step, then more seldom (256 names: every step of the first 85,000)."""

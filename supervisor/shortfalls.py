@@ -5,6 +5,7 @@ The terminal's last lines, the report and `watch` say it; a run with a shortfall
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -172,7 +173,10 @@ def is_back(after: Floats, before: Floats, first: Floats) -> bool:
 
 
 def first_comparable(events: Sequence[JournalEvent]) -> int:
-    """Returns the first step after the last change of what a loss means."""
+    """Returns the first step after the last change of what a loss means; in reinforcement learning
+    there is none, because losses there grow with the rewards."""
+    if any(isinstance(e, StateFound) and e.found is Found.REINFORCEMENT for e in events):
+        return sys.maxsize
     changed = [e.step or 0 for e in events if isinstance(e, StateFound) and e.found in CHANGES]
     return max(changed, default=-1) + 1
 

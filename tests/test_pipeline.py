@@ -2,16 +2,18 @@ from __future__ import annotations
 
 import json
 import math
+import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from supervisor.config import load_policy
+from supervisor.config import available_policies, load_policy
 from supervisor.detectors.base import Detector
 from supervisor.errors import ConfigError
 from supervisor.pipeline import Judgement, Pipeline
-from supervisor.records import ActionResult, Alert, StepRecord
-from supervisor.settings import RunSettings
+from supervisor.records import ActionResult, Alert, Cause, StepRecord
+from supervisor.settings import RungSettings, RunSettings
 from supervisor.testing import TROUBLED_KINDS, hostile_run, synthetic_run
 
 
@@ -277,12 +279,65 @@ def test_a_rollback_beyond_all_memory_begins_anew() -> None:
     assert math.isclose(judge.predictor.update(StepRecord(step=4), {}).probability, 0.0)
 
 
+POLICIES = [p.name for p in available_policies() if p.name != "observe_only"]
+
+
+def rewarded(kind: str, *, falls: bool = False) -> list[StepRecord]:
+    """That run, with a reward that rises and is noisy; with `falls` it is lost from step 200 on."""
+    noise = random.Random(0)
+    records = []
+    for record in synthetic_run(kind, 400):
+        level = min(record.step, 200) - 1.5 * max(0, record.step - 200) * falls
+        observed = {"reward": level + noise.gauss(0.0, 20.0)} if record.step % 2 else {}
+        records.append(replace(record, observed=observed))
+    return records
+
+
+def treated(judgements: list[Judgement]) -> list[tuple[str, ...]]:
+    return [made for made in actions(judgements) if {*made} - {"checkpoint"}]
+
+
 @pytest.mark.parametrize("kind", ["divergence", "leap", "gradient_spike", "nan_forever"])
-def test_in_an_environment_only_values_that_are_not_finite_are_treated(kind: str) -> None:
-    records = list(synthetic_run(kind))
-    acting = [replace(record, in_environment=True) for record in records]
+@pytest.mark.parametrize("policy", ["default", "aggressive"])
+def test_in_reinforcement_learning_and_games_only_values_that_are_not_finite_are_treated(
+    policy: str, kind: str
+) -> None:
+    acting = [replace(record, in_environment=True) for record in synthetic_run(kind)]
+    playing = [replace(record, others_trained=record.step > 0) for record in synthetic_run(kind)]
+    judges = [Pipeline(RunSettings(), load_policy(policy)) for _ in range(4)]
 
-    usual, acted = (actions(list(pipeline().update_all(seen))) for seen in (records, acting))
+    usual = treated(list(judges[0].update_all(list(synthetic_run(kind)))))
+    found = [
+        treated(list(judge.update_all(seen)))
+        for judge, seen in zip(judges[1:], (acting, playing, rewarded(kind)), strict=True)
+    ]
 
-    assert usual != []
-    assert bool(acted) == (kind == "nan_forever")
+    assert usual != [] or kind == "leap"
+    assert [bool(made) for made in found] == [kind == "nan_forever"] * 3
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_reward_that_is_lost_is_an_alarm_and_treated_by_no_shipped_policy(policy: str) -> None:
+    judge = Pipeline(RunSettings(), load_policy(policy))
+
+    judgements = list(judge.update_all(rewarded("healthy", falls=True)))
+
+    risky = [j.record.step for j in judgements if j.risk.probability >= 0.55]
+    assert 210 < risky[0] < 300
+    assert {j.risk.cause for j in judgements if j.risk.alarm} <= {Cause.REWARD}
+    assert treated(judgements) == []
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        {"by_cause": {"reward": ["rollback"]}},
+        {"rungs": [RungSettings(actions=["rollback"], at=0.5, causes=["reward"])]},
+    ],
+)
+def test_a_policy_may_name_the_treatment_of_a_lost_reward(named: dict[str, Any]) -> None:
+    judge = Pipeline(RunSettings(), replace(load_policy(), **named))
+
+    made = treated(list(judge.update_all(rewarded("healthy", falls=True))))
+
+    assert made[0] == ("rollback",)

@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 from benchmarks.rules.base import RobustZ, Rule
-from supervisor.detectors.statistics.page_hinkley import PageHinkley
 from supervisor.records import StepRecord
 
 
 class PageHinkleyRule(Rule):
-    """Page-Hinkley on the robust z of the loss: delta 0.005, lambda 50."""
+    """Page-Hinkley (1954) on the robust z of the loss: what has accumulated above the mean so far
+    less `delta` a step, from its lowest; lambda 50."""
 
-    def __init__(self, line: float = 50.0) -> None:
+    def __init__(self, line: float = 50.0, delta: float = 0.005) -> None:
         self.line = line
+        self.delta = delta
         self.z = RobustZ(50)
-        self.test = PageHinkley(delta=0.005)
+        self._clear()
+
+    def _clear(self) -> None:
+        self._count, self._mean, self._sum, self._lowest = 0, 0.0, 0.0, 0.0
 
     def strength(self, record: StepRecord) -> float:
         if not record.loss_seen:
             return 0.0
-        strength = self.test.update(self.z.update(record.loss)) / self.line
+        value = self.z.update(record.loss)
+        self._count += 1
+        self._mean += (value - self._mean) / self._count
+        self._sum += value - self._mean - self.delta
+        self._lowest = min(self._lowest, self._sum)
+        strength = (self._sum - self._lowest) / self.line
         if strength >= 1.0:
-            self.test.clear()
+            self._clear()
         return strength
 
 

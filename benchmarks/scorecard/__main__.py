@@ -21,7 +21,7 @@ from typing import Any
 from benchmarks.scorecard.calibration import reliability
 from benchmarks.scorecard.card import card, decisions, grouped
 from benchmarks.scorecard.labelled_run import load_runs
-from benchmarks.scorecard.measurement import LIVE, OURS, Measurement, measure
+from benchmarks.scorecard.measurement import OURS, Measurement, measure
 from benchmarks.scorecard.picture import draw
 from benchmarks.scorecard.print_card import print_card
 from benchmarks.scorecard.roc import partial_areas, sweep
@@ -42,7 +42,6 @@ def score(measured: Sequence[Measurement]) -> dict[str, Any]:
             for name in names
         },
         "warnings": card(measured, lambda m: m.risk >= 0.3),
-        "warnings_with_adam_rms": card(measured, lambda m: m.strengths[LIVE] >= 0.6),
         "decisions": decisions(measured),
         "decisions_with_intended_changes": decisions([m for m in measured if m.run.trace.intended]),
         "by": {

@@ -1,7 +1,7 @@
 """What each rule earns: every one switched off in turn.
 
     python -m benchmarks.scorecard.ablation CORPUS [--logs LOGS] [--splits train validation]
-        [--seeds 1] [--json FILE] [--only PART_OF_A_NAME]
+        [--seeds 1] [--json FILE] [--page docs/design/rules.md] [--only PART_OF_A_NAME]
 
 CORPUS is a folder made by `python -m benchmarks.corpus`, LOGS one of public logs with an INDEX.md;
 of these only the ones marked `tune` are read. Signals of the predictor, rules of the guard and of
@@ -16,7 +16,7 @@ import argparse
 import json
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,9 +35,10 @@ from benchmarks.scorecard.judged_course import (
     worth_of_ladder,
 )
 from benchmarks.scorecard.rules import RULES, SIGNALS
-from benchmarks.scorecard.treated_training import FAULTS, TASKS, TOLERANCE, Treated, TreatedTraining
+from benchmarks.scorecard.treated_training import CASES, TASKS, TOLERANCE, Treated, TreatedTraining
 
 ALL = "all rules"
+BEGIN, END = "<!-- begin of the tables -->", "<!-- end of the tables -->"
 NEAR = 10
 """Steps around which another detector told of the same crash, too, as early."""
 
@@ -64,10 +65,11 @@ class Ablation:
         self._add(ALL, usual)
         spoke = {name for judgement in judged for name in judgement.risk.contributions}
         for rule in self.rules:
-            if rule not in SIGNALS:
+            signals = SIGNALS & {*rule.split("+")}
+            if not signals:
                 self._add(rule, worth_of_ladder(course, judged, rule))
             else:
-                self._add(rule, worth(course, judge(course, rule)) if rule in spoke else usual)
+                self._add(rule, worth(course, judge(course, rule)) if signals & spoke else usual)
         wrong, told = alerts_of(course, judged)
         self.false_alerts += wrong
         for name, lead in told.items():
@@ -78,6 +80,24 @@ class Ablation:
 
     def _add(self, rule: str, found: Worth) -> None:
         self.by_rule.setdefault(rule, Worth()).add(found)
+
+    def document(self) -> dict[str, Any]:
+        usual = self.by_rule[ALL]
+        return {
+            "crashes": self.crashes,
+            "healthy_steps": self.healthy_steps,
+            "rules": {name: row(found, usual) for name, found in self.by_rule.items()},
+            "detectors": {
+                name: {
+                    "false_per_10k": round(1e4 * self.false_alerts[name] / self.healthy_steps, 2),
+                    "told": len(self.told.get(name, [])),
+                    "median_lead": statistics.median(self.told.get(name) or [0]),
+                    "told_first": self.told_first[name],
+                    "told_alone": self.told_alone[name],
+                }
+                for name in sorted({*self.false_alerts, *self.told})
+            },
+        }
 
 
 def row(found: Worth, usual: Worth) -> dict[str, Any]:
@@ -101,7 +121,7 @@ def outcomes(rules: Sequence[str], seeds: int) -> dict[str, dict[str, Any]]:
         for task in TASKS
         for seed in range(seeds)
     }
-    cases = [(task, fault, seed) for task, seed in reference for fault in FAULTS]
+    cases = [(task, fault, seed) for seed in range(seeds) for task, fault in CASES]
     usual = {
         (task, fault, seed): TreatedTraining(task, fault, _at(seed), seed, watched=rules).run()
         for task, fault, seed in cases
@@ -124,7 +144,10 @@ def _at(seed: int) -> int:
 def _outcome(
     ends: dict[tuple[str, str, int], Treated], reference: dict[tuple[str, int], float]
 ) -> dict[str, Any]:
-    ratios = {key: end.final_loss / reference[key[0], key[2]] for key, end in ends.items()}
+    ratios = {
+        (task, fault, seed): end.final_loss / reference["mlp" if task == "half" else task, seed]
+        for (task, fault, seed), end in ends.items()
+    }
     return {
         "trainings": len(ends),
         "survived": sum(ratio <= TOLERANCE for ratio in ratios.values()),
@@ -136,38 +159,49 @@ def _outcome(
     }
 
 
-def print_tables(document: dict[str, Any]) -> None:
-    print(f"{document['crashes']} crashes, {document['healthy_steps']} healthy steps\n")
+def tables(document: dict[str, Any]) -> str:
+    """Both as Markdown."""
     heads = (
         "without", "crashes found", "later (median)", "treated", "false alarms", "false warnings",
-        "treatments on healthy", "matters in", "survived", "mean excess", "treatments",
+        "treatments in health", "matters in", "survived", "mean excess", "treatments",
     )  # fmt: skip
-    _print_row(heads)
-    _print_row(["---"] * len(heads))
-    for name, figures in document["rules"].items():
-        later = f"{figures['later_found']} ({figures['later_steps']:g})"
-        end = document["outcomes"].get(name, {})
-        ends = [end.get(key, "-") for key in ("mattered_in", "survived", "mean_excess")]
-        _print_row(
-            [
-                *(name, figures["found"], later, figures["treated"], figures["false_alarms"]),
-                *(figures["false_warnings"], figures["treatments_on_healthy"]),
-                *(*ends, end.get("treatments", "-")),
-            ]
-        )
-    print()
+    lines = [
+        f"{document['crashes']} crashes, {document['healthy_steps']:,} healthy steps, "
+        f"{document['outcomes'][ALL]['trainings']} trainings with a fault.\n",
+        *_rows(heads, (_rule_row(document, name) for name in document["rules"])),
+        "",
+    ]
     heads = (
-        "detector", "false alerts per 10,000", "crashes told of", "median lead",
+        "detector", "false alerts in 10,000", "crashes told of", "median lead",
         f"first by {NEAR} steps", "alone",
     )  # fmt: skip
-    _print_row(heads)
-    _print_row(["---"] * len(heads))
-    for name, figures in document["detectors"].items():
-        _print_row([name, *figures.values()])
+    told = ([f"`{name}`", *figures.values()] for name, figures in document["detectors"].items())
+    return "\n".join([*lines, *_rows(heads, told)])
 
 
-def _print_row(cells: Sequence[object]) -> None:
-    print("| " + " | ".join(map(str, cells)) + " |")
+def _rule_row(document: dict[str, Any], name: str) -> list[object]:
+    figures, end = document["rules"][name], document["outcomes"].get(name, {})
+    ends = [end.get(key, "-") for key in ("mattered_in", "survived", "mean_excess", "treatments")]
+    return [
+        name if name == ALL else f"`{name}`",
+        figures["found"],
+        f"{figures['later_found']} ({figures['later_steps']:g})",
+        *(figures["treated"], figures["false_alarms"], figures["false_warnings"]),
+        *(figures["treatments_on_healthy"], *ends),
+    ]
+
+
+def _rows(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+    cells = [heads, ["---"] * len(heads), *rows]
+    return [f"| {' | '.join(map(str, row))} |" for row in cells]
+
+
+def write_page(document: dict[str, Any], page: Path) -> None:
+    """Puts the tables into `page`, between its marks."""
+    text = page.read_text(encoding="utf-8")
+    before, rest = text.split(BEGIN)
+    after = rest.split(END)[1]
+    page.write_text(f"{before}{BEGIN}\n\n{tables(document)}\n\n{END}{after}", encoding="utf-8")
 
 
 def main() -> None:
@@ -178,6 +212,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--only", default="", help="rules whose name contains this")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--page", type=Path, help="docs/design/rules.md: its tables are replaced")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     rules = [rule for rule in RULES if arguments.only in rule]
@@ -188,27 +223,10 @@ def main() -> None:
     for group in courses:
         for course in group:
             ablation.take_in(course)
-    usual = ablation.by_rule[ALL]
-    detectors = sorted({*ablation.false_alerts, *ablation.told})
-    document = {
-        "crashes": ablation.crashes,
-        "healthy_steps": ablation.healthy_steps,
-        "rules": {name: row(found, usual) for name, found in ablation.by_rule.items()},
-        "outcomes": outcomes(rules, arguments.seeds),
-        "detectors": {
-            name: {
-                "false_per_10k": round(
-                    1e4 * ablation.false_alerts[name] / ablation.healthy_steps, 2
-                ),
-                "told": len(ablation.told.get(name, [])),
-                "median_lead": statistics.median(ablation.told.get(name) or [0]),
-                "told_first": ablation.told_first[name],
-                "told_alone": ablation.told_alone[name],
-            }
-            for name in detectors
-        },
-    }
-    print_tables(document)
+    document = ablation.document() | {"outcomes": outcomes(rules, arguments.seeds)}
+    print(tables(document))
+    if arguments.page:
+        write_page(document, arguments.page)
     if arguments.json:
         arguments.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
 

@@ -69,11 +69,11 @@ class Worth:
 
 
 def corpus_courses(folder: Path, splits: Collection[str]) -> Iterator[Course]:
-    """The runs of these splits; Adam's update is among what was seen, as at each look."""
+    """The runs of these splits; activations are among what was seen, as at each look."""
     for run in load_runs(folder):
         if run.split in splits:
             crashes = (run.window,) if run.outcome.crashed else ()
-            records = tuple(run.trace.records(live=("adam_rms", "activation_max")))
+            records = tuple(run.trace.records(live=("activation_max",)))
             yield Course(run.trace.recipe.name, records, run.healthy, crashes)
 
 

@@ -15,7 +15,6 @@ from supervisor.prediction.calibration import weigh
 from supervisor.settings import RunSettings
 
 OURS = "training-supervisor"
-LIVE = f"{OURS}, with adam_rms"
 ACTS = f"{OURS}, alarms and treatments"
 """A treatment without an alarm (the guard's, after a failed start) saves or harms a run, too."""
 
@@ -66,12 +65,5 @@ def measure(run: LabelledRun) -> Measurement:
             found.setdefault(signal, np.zeros(len(records)))[step] = value
     strengths[OURS] = risk / policy.alarm_threshold
     strengths[ACTS] = np.maximum(strengths[OURS], decisions)
-    live = Pipeline(RunSettings(), policy)
-    seen = [live.update(r).risk for r in run.trace.records(live=("adam_rms",))]
-    strengths[LIVE] = np.array([r.probability for r in seen]) / policy.alarm_threshold
-    rankings = {
-        OURS: calibrated,
-        ACTS: np.maximum(calibrated, decisions),
-        LIVE: np.array([r.calibrated for r in seen]),
-    }
+    rankings = {OURS: calibrated, ACTS: np.maximum(calibrated, decisions)}
     return Measurement(run, strengths, found, risk, evidence, calibrated, decisions, rankings)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.scorecard.calibration import SMALLEST_BIN
-from benchmarks.scorecard.measurement import ACTS, LIVE, OURS, Measurement
+from benchmarks.scorecard.measurement import ACTS, OURS, Measurement
 from benchmarks.scorecard.roc import MOST_FALSE, curve, sweep
 from supervisor.report.facts.palette import GRID, INK, LOST, MUTED, RISK
 
@@ -36,7 +36,7 @@ def draw(split: str, measured: Sequence[Measurement], figures: dict[str, Any], p
 
 def _draw_curves(axes: Any, measured: Sequence[Measurement], judges: dict[str, Any]) -> None:
     others = sorted(
-        (name for name in judges if name not in (OURS, ACTS, LIVE)),
+        (name for name in judges if name not in (OURS, ACTS)),
         key=lambda name: -judges[name]["partial_area"],
     )
     for rank, name in reversed(list(enumerate(others))):

@@ -14,12 +14,11 @@ def print_card(split: str, figures: dict[str, Any]) -> None:
         f"\nof {ours['crashes_over_100_steps']} crashes that take 100 steps or more "
         f"{ours['of_these_found_100_ahead']} are found 100 steps before their peak"
     )
-    for name in ("warnings", "warnings_with_adam_rms"):
-        warned = figures[name]
-        print(
-            f"\n{name}: {warned['false_per_10k']} false per 10,000, before "
-            f"{warned['found_before_peak']} of {warned['crashes']} crashes, lead {_median(warned)}"
-        )
+    warned = figures["warnings"]
+    print(
+        f"\nwarnings: {warned['false_per_10k']} false per 10,000, before "
+        f"{warned['found_before_peak']} of {warned['crashes']} crashes, lead {_median(warned)}"
+    )
     _print_decisions(figures)
     _print_calibration(figures)
     for key, rows in figures["by"].items():

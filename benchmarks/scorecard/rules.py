@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
 from supervisor.ladder.escalation import EscalationLadder
-from supervisor.ladder.failures import Failures
 from supervisor.ladder.going_back import GoingBack
 from supervisor.ladder.guard import Guard
 from supervisor.ladder.rung_choice import RungChoice
 from supervisor.predictor import CAUSES, HAZARDS, CrashPredictor
 
-SIGNALS = (*CAUSES, *HAZARDS)
+SIGNALS = dict.fromkeys((*CAUSES, *HAZARDS)).keys()
 """Of the predictor; one that is switched off does not count, its windows stay."""
 
 
@@ -46,30 +45,32 @@ LADDER: Mapping[str, tuple[Replaced, ...]] = {
         Replaced(GoingBack, "_rate_has_leapt"),
     ),
     "ruin_first": (Replaced(RungChoice, "_is_course_only"),),
-    "failures": (Replaced(Failures, "take_in", None),),
     "fp32_on_relapse": (Replaced(GoingBack, "_fp32_on_relapse"),),
     "cut_on_relapse": (Replaced(GoingBack, "_cuts_on_relapse"),),
-    "repeat": (Replaced(RungChoice, "_repeat", None),),
     "rollback_evaluation": (Replaced(EscalationLadder, "rollback_was_needless", None),),
     "step_down": (Replaced(EscalationLadder, "_step_down", None),),
 }
 """Rules of guard and ladder."""
 
-RULES = (*SIGNALS, *LADDER)
+TOGETHER = ("steady_climb+slow_divergence", "many_skips+ruin_after_skip")
+"""Rules that may stand in for each other, off at once."""
+
+RULES = (*SIGNALS, *LADDER, *TOGETHER)
 
 
 @contextmanager
 def switched_off(rule: str) -> Iterator[None]:
-    """While this is on, the rule is off; an empty name switches nothing off."""
-    if not rule:
-        yield
-        return
+    """While this is on, the rule is off, or each of ``one+other``; an empty name switches nothing
+    off."""
+    rules = rule.split("+")
     patches = [
         patch.object(part.owner, part.method, _answers(part.answer))
-        for part in LADDER.get(rule, ())
+        for name in rules
+        for part in LADDER.get(name, ())
     ]
-    if rule in SIGNALS:
-        patches = [patch.object(CrashPredictor, "_conclude", _conclude_without(rule))]
+    signals = SIGNALS & {*rules}
+    if signals:
+        patches.append(patch.object(CrashPredictor, "_conclude", _conclude_without(signals)))
     for one in patches:
         one.start()
     try:
@@ -79,11 +80,12 @@ def switched_off(rule: str) -> Iterator[None]:
             one.stop()
 
 
-def _conclude_without(signal: str) -> Callable[..., Any]:
+def _conclude_without(signals: Collection[str]) -> Callable[..., Any]:
     usual = CrashPredictor._conclude
 
     def conclude(self: CrashPredictor, record: Any, found: dict[str, float]) -> Any:
-        found.pop(signal, None)
+        for signal in signals:
+            found.pop(signal, None)
         return usual(self, record, found)
 
     return conclude

@@ -39,6 +39,18 @@ FAULTS = (
 )  # fmt: skip
 """Of `unlucky_training`; an objective that becomes four times as large from one step on; and a rate
 that from one step on grows by a fifth at each, to 60 times itself, and stays there."""
+RELAPSES = ("weight", "wild_batch", "lr_bug")
+AGAIN = " again"
+"""Behind the name of a fault that strikes three times, `AGAIN_AFTER` steps apart."""
+AGAIN_AFTER = 12
+HALF = ("none", "nan_gradient", "weight", "weight again", "lr_bug")
+"""Of a network in FP16 throughout, which cannot train there."""
+CASES = (
+    *((task, fault) for task in TASKS for fault in FAULTS),
+    *((task, fault + AGAIN) for task in TASKS for fault in RELAPSES),
+    *(("half", fault) for fault in HALF),
+)
+"""(task, fault)."""
 CREEP = 1.2
 CREPT = 60.0
 SNAPSHOT_EVERY = 10
@@ -102,9 +114,15 @@ class TreatedTraining:
 
     def run(self) -> Treated:
         with tempfile.TemporaryDirectory() as folder:
-            misfortune = Misfortune(self._fault, self._at, Path(folder, "struck"))
+            times = 3 if self._fault.endswith(AGAIN) else 1
+            kind = self._fault.removesuffix(AGAIN)
+            misfortunes = [
+                Misfortune(kind, self._at + AGAIN_AFTER * n, Path(folder, f"struck_{n}"))
+                for n in range(times)
+            ]
             for step in range(STEPS):
-                self._step(step, misfortune)
+                due = (one for one in misfortunes if step <= one.at)
+                self._step(step, next(due, misfortunes[-1]))
                 if self._stopped:
                     break
         self._task.model.eval()

@@ -34,7 +34,6 @@ BUILTIN: dict[str, str] = {
     "constant_loss": "loss.constant_loss.ConstantLossDetector",
     "convergence": "loss.convergence.ConvergenceDetector",
     "posterior_collapse": "objective.posterior_collapse.PosteriorCollapseDetector",
-    "adam_rms": "gradients.adam_rms.AdamRmsDetector",
     "layer_gradient": "gradients.layer_gradient.LayerGradientDetector",
     "dead_layers": _TABLE,
     "update_ratio": "gradients.update_ratio.UpdateRatioDetector",
@@ -59,10 +58,9 @@ BUILTIN: dict[str, str] = {
 """Detectors that run unless a config says ``name: null``, and where each is in this room (a class
 or a row of a table)."""
 
-OPTIONAL: dict[str, str] = {
-    "page_hinkley": "loss.page_hinkley.PageHinkleyDetector",
-}
-"""Built-in detectors that a config must ask for by name."""
+GONE = ("adam_rms", "page_hinkley")
+"""Detectors of earlier versions, without which nothing came out otherwise (docs/design/rules.md):
+what a config says of them is left out."""
 
 
 def build_detectors(settings: Mapping[str, Any]) -> list[Detector]:
@@ -78,6 +76,8 @@ def build_detectors(settings: Mapping[str, Any]) -> list[Detector]:
     """
     wanted: dict[str, dict[str, Any] | None] = {name: {} for name in BUILTIN}
     for name, value in settings.items():
+        if name in GONE:
+            continue
         if value is None or value is False:
             _check_known(name, value)
             wanted[name] = None
@@ -95,9 +95,9 @@ def build_detectors(settings: Mapping[str, Any]) -> list[Detector]:
 
 
 def _check_known(name: str, value: Any) -> None:
-    if name not in BUILTIN and name not in OPTIONAL:
+    if name not in BUILTIN:
         raise ConfigError(
-            f"detectors.{name}: unknown detector{_nearest(name, [*BUILTIN, *OPTIONAL])}; "
+            f"detectors.{name}: unknown detector{_nearest(name, BUILTIN)}; "
             "one of your own needs `class: module.Class`"
         )
 
@@ -132,14 +132,14 @@ def _built_in(name: str) -> type[Detector]:
         return detector_of_line(name, LINES[name])
     if name in GROWTHS:
         return detector_of_growth(name, GROWTHS[name])
-    return _load(name, _ROOM + {**BUILTIN, **OPTIONAL}[name])
+    return _load(name, _ROOM + BUILTIN[name])
 
 
 def _named(name: str, path: str) -> type[Detector]:
     """Returns the class that a config names; older configs name built-in ones by their former
     paths."""
     file = path.removeprefix(_ROOM).partition(".")[0]
-    if path.startswith(_ROOM) and file in (*BUILTIN, *OPTIONAL):
+    if path.startswith(_ROOM) and file in BUILTIN:
         return _built_in(file)
     return _load(name, path)
 

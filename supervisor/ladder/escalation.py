@@ -10,7 +10,6 @@ from supervisor.codes import Subject
 from supervisor.detectors.statistics.robust_window import RobustWindow
 from supervisor.ladder.budget import Budget
 from supervisor.ladder.decisions import GUARD_RUNG, Decisions
-from supervisor.ladder.failures import Failures
 from supervisor.ladder.going_back import GoingBack
 from supervisor.ladder.guard import Guard, GuardVerdict, is_nonfinite
 from supervisor.ladder.initial_divergence import LAST_STEP, InitialDivergence
@@ -44,18 +43,15 @@ class EscalationLadder:
         self._guard = Guard(policy.guard)
         self._treatments = Treatments(policy)
         self._budget = Budget(policy.budget)
-        self._failures = Failures()
         self._initial = InitialDivergence()
         rungs = Rungs(policy)
         self._decisions = Decisions(policy, self._guard, self._treatments, self._budget)
         self._going_back = GoingBack(
-            policy, self._decisions, self._treatments, self._budget, rungs, self._failures,
-            self._guard,
-        )  # fmt: skip
+            policy, self._decisions, self._treatments, self._budget, rungs, self._guard
+        )
         self._choice = RungChoice(
-            policy, self._decisions, self._going_back, self._guard, rungs, self._budget,
-            self._failures,
-        )  # fmt: skip
+            policy, self._decisions, self._going_back, self._guard, rungs, self._budget
+        )
         self.outcomes: tuple[TreatmentOutcome, ...] = ()
         self.waits_for_evaluation = False
         self._was_needless = False
@@ -148,11 +144,11 @@ class EscalationLadder:
         self._budget.observe(record)
         outcomes = self._treatments.observe(record, risk)
         self.outcomes = () if self.policy.observe_only else outcomes  # nothing was done that helped
-        self._failures.take_in(self.outcomes)
-        if not record.in_environment:
+        if not record.has_moving_objective:
             self._going_back.rate_spike.update(record, self._guard.loss)
         verdict, guarded = self._guard.update(record, risk)
-        if record.step < LAST_STEP and record.loss_seen and not record.in_environment:
+        has_course = record.loss_seen and not record.has_moving_objective
+        if record.step < LAST_STEP and has_course:
             self._initial.update(record.step, record.loss)
         if self._going_back.stopped:
             return None
@@ -236,7 +232,6 @@ class EscalationLadder:
         """Forgets the course of the last one; returns what is to be taken back."""
         undo = tuple(reversed(self._treatments.active))
         self._treatments.reset()
-        self._failures.reset()
         self._guard.reset()
         self._initial = InitialDivergence()
         self._going_back.begin_training()
@@ -261,7 +256,6 @@ class EscalationLadder:
             "guard": self._guard.state_dict(),
             "treatments": self._treatments.state_dict(),
             "budget": self._budget.state_dict(),
-            "failures": self._failures.state_dict(),
             "false_start": self._initial.state_dict(),
         }
 
@@ -272,6 +266,5 @@ class EscalationLadder:
         self._guard.load_state_dict(state["guard"])
         self._treatments.load_state_dict(state["treatments"])
         self._budget.load_state_dict(state["budget"])
-        self._failures.load_state_dict(state.get("failures", {}))
         if "false_start" in state:
             self._initial.load_state_dict(state["false_start"])

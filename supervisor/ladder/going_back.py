@@ -10,7 +10,6 @@ from typing import Any
 from supervisor.codes import Subject
 from supervisor.ladder.budget import Budget
 from supervisor.ladder.decisions import GUARD_RUNG, Decisions
-from supervisor.ladder.failures import Failures
 from supervisor.ladder.guard import Guard, is_nonfinite
 from supervisor.ladder.initial_divergence import LAST_STEP
 from supervisor.ladder.learning_rate_spike import LearningRateSpike
@@ -39,12 +38,11 @@ class GoingBack:
         treatments: Treatments,
         budget: Budget,
         rungs: Rungs,
-        failures: Failures,
         guard: Guard,
     ) -> None:
         self.policy = policy
         self._decisions, self._treatments, self._budget = decisions, treatments, budget
-        self._rungs, self._failures, self._guard = rungs, failures, guard
+        self._rungs, self._guard = rungs, guard
         self.rate_spike = LearningRateSpike()
         self.rolled_back = False
         self.restarts = 0
@@ -77,8 +75,6 @@ class GoingBack:
             return None
         if "limit_lr" in self._treatments.active:
             return None
-        if not self._failures.left(("limit_lr",), Cause.DIVERGENCE):
-            return None
         risk = replace(
             risk,
             cause=Cause.DIVERGENCE,
@@ -92,7 +88,7 @@ class GoingBack:
         """A rollback, or what is left when no more are allowed."""
         if self._budget.is_spent or not self._budget.has_rollbacks:
             return self.last_resort(record, risk)
-        extra = self._failures.left(self._company(record, risk), risk.cause)
+        extra = self._company(record, risk)
         self.count_rollback()
         self._guard.forgive()
         return self._decisions.treat(record, risk, ("rollback", *extra), rung)

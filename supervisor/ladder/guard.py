@@ -137,7 +137,7 @@ class Guard:
     def _is_absurd_gradient(self, record: StepRecord) -> bool:
         """Far beyond the recent norms, and beyond those with which this run began. Not with inputs
         of another distribution within the usual range: the next batch shows what they are."""
-        if not self.settings.skip_spike or record.in_environment or is_odd_batch(record):
+        if not self.settings.skip_spike or record.has_moving_objective or is_odd_batch(record):
             return False
         norm, scale = self._applied_norm(record), self.norm_scale
         least = max(SURE * scale.line, scale.level / SHARE)  # ten times the untrained size
@@ -174,8 +174,8 @@ class Guard:
     def is_ruin(self, record: StepRecord) -> bool:
         """Whether this step is beyond what the run can have come to by learning: not finite, or a
         loss or a gradient norm far above those of its untrained weights."""
-        if is_nonfinite(record):
-            return True
+        if is_nonfinite(record) or record.has_moving_objective:
+            return is_nonfinite(record)
         is_high = record.loss_seen and record.loss > self.scale.line
         return is_high or (record.grad_norm_seen and record.grad_norm > self.norm_scale.line)
 

@@ -9,7 +9,6 @@ from typing import Any
 from supervisor.codes import DecisionSource
 from supervisor.ladder.budget import Budget
 from supervisor.ladder.decisions import LONG_AGO, Decisions
-from supervisor.ladder.failures import Failures
 from supervisor.ladder.going_back import GoingBack
 from supervisor.ladder.guard import CERTAIN, Guard
 from supervisor.ladder.rungs import Rungs
@@ -19,8 +18,8 @@ from supervisor.settings import PolicySettings
 
 COURSE = frozenset(
     {
-        "loss_warning", "loss_leap", "loss_persistence", "gradient_warning", "gradient_with_loss",
-        "steady_climb", "departure", "slow_divergence", "adam_rms",
+        "loss_warning", "loss_leap", "loss_persistence", "gradient_warning",
+        "steady_climb", "departure", "slow_divergence",
     }
 )  # fmt: skip
 """Evidence from the course of loss and norm alone. Harder data and another objective make the same,
@@ -29,10 +28,7 @@ gave, and not for one step alone (`Guard.shows_ruin`)."""
 
 
 class RungChoice:
-    """Goes up the rungs of a policy, one treatment in `cooldown_steps`.
-
-    A rung whose treatments failed twice for the cause passes its turn (`Failures`).
-    """
+    """Goes up the rungs of a policy, each once in an episode, one treatment in `cooldown_steps`."""
 
     def __init__(
         self,
@@ -42,12 +38,11 @@ class RungChoice:
         guard: Guard,
         rungs: Rungs,
         budget: Budget,
-        failures: Failures,
     ) -> None:
         self.policy = policy
         self._lines = RiskLines.of(policy)
         self._decisions, self._going_back, self._guard = decisions, going_back, guard
-        self._rungs, self._budget, self._failures = rungs, budget, failures
+        self._rungs, self._budget = rungs, budget
         self._advice = Advice(policy)
         self._checkpoint_at = LONG_AGO
 
@@ -66,13 +61,10 @@ class RungChoice:
             return self._save(record, risk)
         fitting = rungs.fitting(risk)
         own = rungs.own_list(risk)
-        left = self._failures.left
         treating = [i for i in fitting if not rungs.is_free(i)]
-        if risk.probability < CERTAIN:
-            treating = [i for i in treating if left(rungs.actions(i), risk.cause)]
         ready = self._decisions.since_treatment >= self.policy.cooldown_steps
-        if ready and (treating or left(own, risk.cause)):
-            advised = self._advised(record, risk, left(advice, risk.cause))
+        if ready and (treating or own):
+            advised = self._advised(record, risk, advice)
             decision = advised or self._treat(record, risk, treating)
             if decision is not None:
                 return decision
@@ -115,59 +107,37 @@ class RungChoice:
 
     def _treat(self, record: StepRecord, risk: CrashRisk, fitting: list[int]) -> Decision | None:
         own = self._rungs.own_list(risk)
-        while own and risk.probability < CERTAIN and not self._failures.left(own[:1], risk.cause):
-            self._rungs.take_own(risk.cause)
-            own = own[1:]
         if own and not (risk.probability >= CERTAIN and "rollback" in own[1:]):
             self._rungs.take_own(risk.cause)
             return self._treat_with(record, risk, (own[0],), fitting[0] if fitting else 0)
         index = self._rungs.next(risk, fitting, rolled_back=self._going_back.rolled_back)
         if index is None:
-            return self._repeat(record, risk, fitting)
+            return self._after_all(record, risk, fitting)
         self._rungs.take(index)
         return self._treat_with(record, risk, self._rungs.actions(index), index)
 
-    def _repeat(self, record: StepRecord, risk: CrashRisk, fitting: list[int]) -> Decision | None:
-        """Every rung that applies was tried, and was given time: again, then the next stronger."""
-        if not fitting or self._decisions.since_treatment < self.policy.verify_steps:
+    def _after_all(self, record: StepRecord, risk: CrashRisk, tried: list[int]) -> Decision | None:
+        """Every rung that applies was tried, and was given time: if trouble is certain, the end."""
+        has_had_time = self._decisions.since_treatment >= self.policy.verify_steps
+        if not (tried and has_had_time and risk.probability >= CERTAIN):
             return None
-        index = self._rungs.repeat(fitting)
-        if index is None:
-            return self._going_back.last_resort(record, risk)
-        is_left = self._failures.left(self._rungs.actions(index), risk.cause)
-        if risk.probability < CERTAIN and not is_left:
-            return None
-        return self._treat_with(record, risk, self._rungs.actions(index), index)
+        return self._going_back.last_resort(record, risk)
 
     def _treat_with(
         self, record: StepRecord, risk: CrashRisk, actions: tuple[str, ...], rung: int
     ) -> Decision | None:
         back = self._going_back
-        left = self._failures.left(actions, risk.cause)
-        if not left:
-            return self._pass_turn(record, risk, actions)
-        if "stop" in left:
+        if "stop" in actions:
             back.stopped = True
-        elif "restart" in left:
+        elif "restart" in actions:
             back.restarts += 1
-        elif left == ("rollback",):
+        elif actions == ("rollback",):
             return back.roll_back(record, risk, rung)
-        elif self._budget.is_spent or ("rollback" in left and not self._budget.has_rollbacks):
+        elif self._budget.is_spent or ("rollback" in actions and not self._budget.has_rollbacks):
             return back.last_resort(record, risk)
-        elif "rollback" in left:
+        elif "rollback" in actions:
             back.count_rollback()
-        return self._decisions.treat(record, risk, left, rung)
-
-    def _pass_turn(
-        self, record: StepRecord, risk: CrashRisk, actions: tuple[str, ...]
-    ) -> Decision | None:
-        """What failed before is not repeated, but what is stronger comes no sooner for that."""
-        self._decisions.begin_cooldown()
-        if "rollback" in actions:
-            if not self._budget.has_rollbacks:
-                return self._going_back.last_resort(record, risk)
-            self._going_back.count_rollback()
-        return None
+        return self._decisions.treat(record, risk, actions, rung)
 
     def state_dict(self) -> dict[str, Any]:
         return {

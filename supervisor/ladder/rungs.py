@@ -13,11 +13,11 @@ from supervisor.settings import PolicySettings, RungSettings
 FREE = frozenset({"checkpoint"})
 """Actions that change nothing of the training's course: no budget, a cooldown of their own."""
 
+BY_NAME = frozenset({Cause.REWARD})
+"""Causes that are treated only where a policy names them: rewards fall while a policy explores."""
+
 LAST_RESORTS = frozenset({"restart", "stop"})
 """Actions that are reached by escalation only."""
-
-MAX_REPEATS = 2
-"""A treatment that did not help twice is not tried a third time if a rollback is at hand."""
 
 
 class Rungs:
@@ -37,24 +37,23 @@ class Rungs:
         self.lowest = min(self.begins, default=1.0)
         self._tried: list[int] = []
         self._tried_by_cause: dict[str, int] = {}
-        self._repeats = 0
 
     def forget(self) -> None:
         """The episode is over."""
         self._tried = []
         self._tried_by_cause = {}
-        self._repeats = 0
 
     def actions(self, index: int) -> tuple[str, ...]:
         return tuple(self._policy.rungs[index].actions)
 
     def fitting(self, risk: CrashRisk) -> list[int]:
-        """Those that apply at this risk and cause."""
+        """Those that apply at this risk and cause; a cause of `BY_NAME` must be among theirs."""
         if risk.probability < self.lowest:
             return []
         found = []
         for index, rung in enumerate(self._policy.rungs):
-            fits = not rung.causes or risk.cause.value in rung.causes
+            is_any = not rung.causes and (risk.cause not in BY_NAME or self.is_free(index))
+            fits = is_any or risk.cause.value in rung.causes
             if fits and 0.0 < risk.probability >= self.begins[index]:
                 found.append(index)
         return found
@@ -110,18 +109,6 @@ class Rungs:
         fresh = milder or fresh
         return fresh[0] if fresh else None
 
-    def repeat(self, fitting: list[int]) -> int | None:
-        """All were tried: the strongest again, then the next stronger; None where only last
-        resorts are left."""
-        self._repeats += 1
-        milder = [i for i in fitting if not self._is_last_resort(i)]
-        if not milder:
-            return None
-        rollback = self.with_action("rollback")
-        if self._repeats >= MAX_REPEATS and rollback is not None:
-            return max(milder[-1], rollback)
-        return milder[-1]
-
     def _is_last_resort(self, index: int) -> bool:
         return not LAST_RESORTS.isdisjoint(self._policy.rungs[index].actions)
 
@@ -129,10 +116,8 @@ class Rungs:
         return {
             "tried": list(self._tried),
             "tried_by_cause": dict(self._tried_by_cause),
-            "repeats": self._repeats,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._tried = list(state["tried"])
         self._tried_by_cause = dict(state["tried_by_cause"])
-        self._repeats = int(state["repeats"])

@@ -11,7 +11,7 @@ from benchmarks.scorecard.__main__ import score
 from benchmarks.scorecard.card import decisions
 from benchmarks.scorecard.judged_course import LATE
 from benchmarks.scorecard.labelled_run import LabelledRun
-from benchmarks.scorecard.measurement import LIVE, OURS, Measurement
+from benchmarks.scorecard.measurement import OURS, Measurement
 from benchmarks.scorecard.print_card import print_card
 
 STEPS = 200
@@ -35,13 +35,13 @@ def _measured(outcome: Outcome, *decided: int, intended: tuple[int, ...] = ()) -
     made[list(decided)] = True
     return Measurement(
         run=LabelledRun(trace, outcome),
-        strengths={OURS: nothing, LIVE: nothing},
+        strengths={OURS: nothing},
         contributions={},
         risk=nothing,
         evidence=nothing,
         calibrated=nothing,
         decisions=made,
-        rankings={OURS: nothing, LIVE: nothing},
+        rankings={OURS: nothing},
     )
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from supervisor.detectors.base import Detector
-from supervisor.detectors.registry import BUILTIN, OPTIONAL, build_detectors
+from supervisor.detectors.registry import BUILTIN, build_detectors
 from supervisor.records import Alert, StepRecord
 from supervisor.testing import check_detector, restless_run
 
-NAMES = [*BUILTIN, *OPTIONAL]
+NAMES = [*BUILTIN]
 
 
 @pytest.mark.parametrize("name", NAMES)

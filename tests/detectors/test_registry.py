@@ -47,6 +47,12 @@ def test_a_dotted_path_adds_a_detector_of_ones_own_under_its_key() -> None:
     assert too.name == "too"
 
 
+def test_a_detector_of_an_earlier_version_is_left_out() -> None:
+    built = build_detectors({"page_hinkley": {"delta": 0.1}, "adam_rms": None})
+
+    assert [detector.name for detector in built] == list(BUILTIN)
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
@@ -81,7 +87,6 @@ def test_a_wrong_alert_handler_is_refused_with_its_place(path: str, said: str) -
     [
         ("dead_units", "supervisor.detectors.dead_units.DeadUnitsDetector"),
         ("reward_drift", "supervisor.detectors.reward_drift.RewardDriftDetector"),
-        ("page_hinkley", "supervisor.detectors.page_hinkley.PageHinkleyDetector"),
         ("resources", "supervisor.detectors.resources.ResourcesDetector"),
     ],
 )

@@ -289,7 +289,7 @@ def test_a_rollback_that_is_refused_is_not_tried_at_every_step() -> None:
     made = course.go(0.95, 100)
 
     refused = [d for d in made if "rollback" in d.actions]
-    assert 2 <= len(refused) <= 2 + 2 * 100 // course.policy.cooldown_steps
+    assert 1 <= len(refused) <= 2 + 2 * 100 // course.policy.cooldown_steps
 
 
 def test_observe_only_says_what_it_would_do() -> None:

@@ -44,7 +44,7 @@ def test_cautious_bears_what_default_treats_and_rolls_back_late() -> None:
     assert course.go(0.0, grad=25.0) == []
     assert course_of("default").go(0.0, grad=25.0) != []
     assert actions(course.go(0.6, 5)) == [("checkpoint",)]
-    assert treatments(course.go(0.75, 150)) == [("cut_lr",), ("cut_lr",)]
+    assert treatments(course.go(0.75, 150)) == [("cut_lr",)]
     assert "rollback" in {name for d in course.go(CERTAIN, 150) for name in d.actions}
 
 

@@ -34,12 +34,6 @@ def test_a_restart_is_reached_only_after_a_rollback() -> None:
     assert rungs.next(risk(0.9), [1, RESTART], rolled_back=True) == RESTART
 
 
-def test_what_did_not_help_twice_gives_way_to_the_rollback() -> None:
-    rungs = Rungs(load_policy())
-
-    assert [rungs.repeat([1]) for _ in range(2)] == [1, ROLLBACK]
-
-
 def test_an_episode_that_is_over_is_forgotten() -> None:
     policy = load_policy()
     policy.by_cause = {"divergence": ["tighten_clip"]}

@@ -75,11 +75,11 @@ def test_risk_is_explained_by_its_largest_contribution() -> None:
     assert "recent median" in risk.reason
 
 
-def test_a_single_step_of_norm_and_loss_together_is_a_warning_only() -> None:
+def test_a_norm_far_up_is_a_warning_only() -> None:
     found = [risk.contributions for risk in risks("spike") if risk.contributions]
 
-    assert any("gradient_with_loss" in contributions for contributions in found)
-    assert all(contributions.get("gradient_with_loss", 0.0) < 0.5 for contributions in found)
+    assert any("gradient_warning" in contributions for contributions in found)
+    assert all(contributions.get("gradient_warning", 0.0) < 0.5 for contributions in found)
 
 
 def game(kind: str) -> list[CrashRisk]:
@@ -95,7 +95,7 @@ def game(kind: str) -> list[CrashRisk]:
 def test_the_loss_of_a_game_has_no_trajectory_but_it_must_be_finite() -> None:
     signals = {name for risk in game("divergence")[:340] for name in risk.contributions}
 
-    assert not signals & {"departure", "steady_climb", "gradient_with_loss", "slow_divergence"}
+    assert not signals & {"departure", "steady_climb", "slow_divergence"}
     assert any(risk.probability >= 0.9 for risk in game("nan_forever"))
 
 
@@ -122,27 +122,14 @@ def test_a_reward_that_falls_is_an_alarm() -> None:
         level = min(step, 200) / 250 - max(0, step - 300) / 100
         reward = {"reward": level + noise.gauss(0.0, 0.05)}
         loss = noise.gauss(0.0, 0.1)
-        record = StepRecord(step=step, loss=loss, loss_seen=True, observed=reward)
+        record = StepRecord(
+            step=step, loss=loss, loss_seen=True, in_environment=True, observed=reward
+        )
         if predictor.update(record, {}).alarm:
             alarms.append(step)
 
     assert alarms
     assert 300 <= alarms[0] <= 340
-
-
-def test_a_critics_loss_may_grow_with_the_rewards() -> None:
-    noise = random.Random(0)
-    for observed, alarms in (({}, True), ({"reward": 0.0}, False)):
-        predictor = CrashPredictor(LINES)
-        seen = False
-        for step in range(400):
-            growth = 1.0 + max(0, step - 100) / 50
-            given = {name: growth + noise.gauss(0.0, 0.05) for name in observed}
-            loss = growth * (1.0 + 0.1 * noise.random())
-            record = StepRecord(step=step, loss=loss, loss_seen=True, observed=given)
-            seen = seen or predictor.update(record, {}).alarm
-
-        assert seen is alarms
 
 
 def test_a_copy_of_the_state_goes_on_bit_for_bit() -> None:

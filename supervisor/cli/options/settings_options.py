@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def load_settings(arguments: argparse.Namespace) -> tuple[RunSettings, PolicySet
 def check_detectors(settings: RunSettings, where: str) -> None:
     """Raises UsageError for detectors, handlers, faults or signals that there cannot be."""
     from supervisor.detectors.alert_handlers import load_alert_handlers
-    from supervisor.detectors.registry import build_detectors
+    from supervisor.detectors.registry import GONE, build_detectors
     from supervisor.errors import ConfigError
     from supervisor.fault_injection.fault import Fault
     from supervisor.parent.process.signals import signal_numbers
@@ -65,6 +66,9 @@ def check_detectors(settings: RunSettings, where: str) -> None:
         for entry in settings.faults:
             Fault.from_config(entry)
         build_detectors(settings.detectors)
+        for name in sorted(settings.detectors.keys() & {*GONE}):
+            told = f"config {where}: detectors.{name}: this version has no such detector: left out"
+            print(f"supervisor: {told}", file=sys.stderr)
         load_alert_handlers(settings.alert_handlers)
     except ConfigError as error:
         raise ConfigError(f"config {where}: {error}") from error

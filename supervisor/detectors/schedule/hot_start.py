@@ -90,7 +90,7 @@ class HotStartDetector(Detector):
         self.score = 0.0
         if self._seen > self.last_look:
             return None
-        if record.in_environment or record.others_trained:
+        if record.has_moving_objective:
             self._end()
             return None
         self._update = max(self._update, record.observed.get("update_ratio", 0.0))

@@ -173,6 +173,8 @@ def _found(event: state_events.StateFound) -> str:
             return f"The weights were not to blame: {change}."
         case Found.OTHER_DATA:
             return f"The data have changed: {change}."
+        case Found.REINFORCEMENT:
+            return f"Reinforcement learning, its losses have no usual course: {change}."
         case Found.RATE_TEST:
             return f"The script tries learning rates: {change}."
         case Found.SCRIPT_CHANGE:

@@ -16,6 +16,7 @@ _WORDS = {
     "loss_spike": "the loss or the gradient jumped",
     "divergence": "the loss diverged",
     "instability": "the loss left its course and came back, twice",
+    "reward_fall": "the reward fell from the best of the run",
     "loss_scale_collapse": "the loss scale collapsed",
     "collapse": "the model collapsed",
     "dead_units": "units of the model died",

@@ -46,6 +46,7 @@ KEYS = {
     Cause.SPIKE: "loss_spike",
     Cause.DIVERGENCE: "divergence",
     Cause.INSTABILITY: "instability",
+    Cause.REWARD: "reward_fall",
     Cause.LOSS_SCALE: "loss_scale_collapse",
     Cause.COLLAPSE: "collapse",
     Cause.DEAD_UNITS: "dead_units",

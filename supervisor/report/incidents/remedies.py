@@ -55,6 +55,10 @@ REMEDY_OF_KIND = {
         "Lower the learning rate for the rest of the run: it is at its limit.",
         "restart.careful_lr_factor=0.5",
     ),
+    "reward_fall": (
+        "Go on from a checkpoint of before the fall, with a smaller rate or a shorter step.",
+        "",
+    ),
     "loss_scale_collapse": (
         "Use BF16, or run the part that overflows in FP32.",
         f"{IN_SCRIPT} BF16 in place of FP16",

@@ -249,9 +249,13 @@ LIBRARIES = frozenset(
     {
         *("gymnasium", "gym", "pettingzoo", "dm_env", "envpool", "procgen"),
         *("stable_baselines3", "torchrl", "tianshou", "cleanrl_utils", "rsl_rl", "pfrl"),
+        *(f"trl.trainer.{kind}_trainer" for kind in ("grpo", "ppo", "ppov2", "rloo")),
+        *("trl.experimental.async_grpo", "trl.experimental.ppo"),
     }
 )
-"""Libraries of environments, and of agents that bring environments of their own."""
+"""Libraries of environments, and of agents that bring environments of their own; of TRL the modules
+that it loads for those of its trainers that make their own data (DPO's and a reward model's are
+given)."""
 
 
 def has_environment() -> bool:

@@ -16,7 +16,7 @@ import torch
 
 from supervisor.detectors.statistics.other_data import OTHER_SHAPE, SCALE, SHIFT, STEPS
 from supervisor.errors import pass_on
-from supervisor.predictor import reward_of
+from supervisor.prediction.moving_objective import reward_of
 from supervisor.worker.ground.step_probe import items_of
 from supervisor.worker.live.batch_sample import (
     BatchSample,

@@ -146,6 +146,9 @@ class Dispatcher(BoundaryListener):
         if judgement.other_data:
             why = judgement.other_data
             self._journal.write(StateFound(step=record.step, found=Found.OTHER_DATA, detail=why))
+        if judgement.reinforcement:
+            why = judgement.reinforcement
+            self._journal.write(StateFound(step=record.step, found=Found.REINFORCEMENT, detail=why))
         if judgement.rate_test:
             why = judgement.rate_test
             self._journal.write(StateFound(step=record.step, found=Found.RATE_TEST, detail=why))

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from supervisor.detectors.statistics.leap import is_leap
-from supervisor.detectors.statistics.page_hinkley import PageHinkley
 from supervisor.detectors.statistics.reference import Reference
 from supervisor.detectors.statistics.robust_window import RobustWindow
 
@@ -112,17 +111,6 @@ def test_a_reference_ends_a_few_values_ago() -> None:
         reference.push(float(value))
 
     assert reference.window.values() == [0.0, 1.0]
-
-
-def test_page_hinkley_grows_when_the_mean_rises_only() -> None:
-    steady, rising = PageHinkley(delta=0.1), PageHinkley(delta=0.1)
-
-    for index in range(100):
-        steady.update(1.0 if index % 2 else -1.0)
-        rising.update((1.0 if index % 2 else -1.0) + (2.0 if index > 50 else 0.0))
-
-    assert steady.deviation < 3.0
-    assert rising.deviation > 20.0
 
 
 @pytest.mark.parametrize(

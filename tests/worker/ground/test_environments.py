@@ -26,5 +26,15 @@ def test_a_loaded_library_of_environments_tells(monkeypatch: pytest.MonkeyPatch)
     assert in_environment(False) is False
 
 
+@pytest.mark.parametrize(("trainer", "acts"), [("grpo", True), ("ppo", True), ("dpo", False)])
+def test_of_trl_only_trainers_that_make_their_own_data_tell(
+    monkeypatch: pytest.MonkeyPatch, trainer: str, acts: bool
+) -> None:
+    name = f"trl.trainer.{trainer}_trainer"
+    monkeypatch.setitem(sys.modules, name, ModuleType(name))
+
+    assert in_environment(None) is acts
+
+
 def test_the_setting_needs_no_library() -> None:
     assert in_environment(True) is True
