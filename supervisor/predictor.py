@@ -7,11 +7,14 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
+from supervisor.prediction.after_restart import AfterRestart
 from supervisor.prediction.calibration import KNOTS, calibrate, weigh
 from supervisor.prediction.climb import WINDOW, Climb
 from supervisor.prediction.excursions import Excursions
+from supervisor.prediction.first_rows import LAST_ROW, FirstRows
 from supervisor.prediction.level_drift import WINDOW as LEVEL_WINDOW
 from supervisor.prediction.level_drift import LevelDrift
+from supervisor.prediction.relapse import Relapse
 from supervisor.prediction.subjects import subject_of
 from supervisor.prediction.trajectory import Trajectory
 from supervisor.records import Cause, CrashRisk, StepRecord
@@ -35,6 +38,9 @@ CAUSES: dict[str, Cause] = {
     "steady_climb": Cause.DIVERGENCE,
     "departure": Cause.DIVERGENCE,
     "reward_fall": Cause.DIVERGENCE,
+    "first_rows": Cause.DIVERGENCE,
+    "relapse": Cause.DIVERGENCE,
+    "lost_at_restart": Cause.DIVERGENCE,
     "excursions": Cause.INSTABILITY,
 }
 
@@ -53,7 +59,10 @@ OFF_COURSE = frozenset({"loss_leap", "loss_persistence", "departure"})
 """Signals that make an excursion of a loss."""
 
 OF_BATCH = frozenset(
-    {"loss_leap", "loss_persistence", "steady_climb", "departure", "reward_fall", "excursions"}
+    {
+        *("loss_leap", "loss_persistence", "steady_climb", "departure", "reward_fall"),
+        *("excursions", "first_rows", "relapse"),
+    }
 )
 """Signals that other data give, too."""
 
@@ -96,6 +105,9 @@ class CrashPredictor:
         self._climb = Climb()
         self._excursions = Excursions()
         self._drift = LevelDrift()
+        self._first_rows = FirstRows()
+        self._relapse = Relapse()
+        self._restart = AfterRestart()
         self._reward = LevelDrift(linear=True)
         self._is_game = False
         self._has_reward = False
@@ -117,6 +129,7 @@ class CrashPredictor:
         self._excursions.reset()
         self._drift.reset()
         self._reward.reset()
+        self._relapse.reset()
         for seen in (self._loss_warned, self._loss_strong, self._grad_warned):
             seen.clear()
         self._onset = -1
@@ -165,6 +178,7 @@ class CrashPredictor:
             self._judge_level(
                 found, loss.scale.clamp(record.loss) if record.loss >= 0 else record.loss
             )
+            self._judge_rest(found, record)
         leapt = loss.above_start and loss.z > 4.5 and loss.rise > LEFT_COURSE
         warned = loss.z > 6 and loss.rise > math.log(1.15) and loss.above_tail
         if self._is_game:
@@ -192,6 +206,22 @@ class CrashPredictor:
         departure.update(value)
         if departure.distance >= 1.0:
             found["departure"] = _slow_risk(departure.distance)
+
+    def _judge_rest(self, found: dict[str, float], record: StepRecord) -> None:
+        """Where a course says nothing: in the first rows, at a level of zero, after a restart."""
+        first, relapse, restart = self._first_rows, self._relapse, self._restart
+        first.update(record.loss)
+        if first.warns:
+            found["first_rows"] = 0.55 if first.found else 0.35
+        if record.loss >= 0:
+            relapse.update(record.loss, self._loss.scale)
+            if relapse.found:
+                found["relapse"] = 0.6
+        if record.announced and not record.restarted:
+            restart.reset()
+        restart.update(record.step, record.loss, restarted=record.restarted)
+        if restart.found:
+            found["lost_at_restart"] = 0.55
 
     def _judge_reward(self, found: dict[str, float], observed: Mapping[str, float]) -> None:
         value = reward_of(observed)
@@ -259,6 +289,19 @@ class CrashPredictor:
             return f"the loss has climbed for {WINDOW} steps, to {record.loss:.6g}"
         if main == "departure":
             return f"the mean loss of {LEVEL_WINDOW} steps was well above the best of the run"
+        if main == "first_rows":
+            return self._first_rows.reason(record.loss)
+        if main == "relapse":
+            return (
+                f"the loss of {record.loss:.6g} lies more than ten times the spread of its "
+                "learning above the zero that it had come to"
+            )
+        if main == "lost_at_restart":
+            name = "" if record.announced else f" from checkpoint step_{self._restart.step:08d}"
+            return (
+                f"the resume{name} at step {self._restart.step} did not bring back what was there: "
+                f"the loss is {record.loss:.6g}, and was {self._restart.before:.6g}"
+            )
         if main == "excursions":
             return "the loss has left its course for several steps and come back, a second time"
         if main == "reward_fall":
@@ -279,6 +322,9 @@ class CrashPredictor:
             "excursions": self._excursions.state_dict(),
             "departure": self._drift.state_dict(),
             "reward": self._reward.state_dict(),
+            "first_rows": self._first_rows.state_dict(),
+            "relapse": self._relapse.state_dict(),
+            "restart": self._restart.state_dict(),
             "loss_warned": list(self._loss_warned),
             "loss_strong": list(self._loss_strong),
             "grad_warned": list(self._grad_warned),
@@ -296,6 +342,14 @@ class CrashPredictor:
         if "excursions" in state:
             self._excursions.load_state_dict(state["excursions"])
         self._drift.load_state_dict(state["departure"])
+        self._first_rows.row = LAST_ROW + 1  # a state without them is of an older run
+        for name, part in (
+            ("first_rows", self._first_rows),
+            ("relapse", self._relapse),
+            ("restart", self._restart),
+        ):
+            if name in state:
+                part.load_state_dict(state[name])
         self._reward.load_state_dict(state["reward"])
         self._loss_warned.extend(state["loss_warned"])
         self._loss_strong.extend(state["loss_strong"])

@@ -21,7 +21,8 @@ from supervisor.settings import PolicySettings
 COURSE = frozenset(
     {
         "loss_warning", "loss_leap", "loss_persistence", "gradient_warning", "gradient_with_loss",
-        "steady_climb", "departure", "slow_divergence", "adam_rms",
+        "steady_climb", "departure", "slow_divergence", "adam_rms", "first_rows", "relapse",
+        "lost_at_restart",
     }
 )  # fmt: skip
 """Evidence from the course of loss and norm alone. Harder data and another objective make the same,

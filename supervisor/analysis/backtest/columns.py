@@ -17,6 +17,8 @@ KNOWN = (
     "begins_training",
     "announced",
     "in_environment",
+    "restart",
+    "restarted",
 )
 """Columns with a meaning of their own; every other column becomes an observed value."""
 

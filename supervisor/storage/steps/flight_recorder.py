@@ -37,6 +37,7 @@ from supervisor.storage.steps.step_rows import (
     OBSERVED_SLOTS,
     OTHERS_TRAINED,
     REPLAYED,
+    RESTARTED,
     RISK_OFFSET,
     ROW,
     ROW_BYTES,
@@ -141,6 +142,8 @@ class FlightRecorder:
             flags |= ANNOUNCED
         if record.in_environment:
             flags |= IN_ENVIRONMENT
+        if record.restarted:
+            flags |= RESTARTED
         observed: Sequence[float] = _NOTHING_OBSERVED
         if record.observed:
             observed, seen = self._observed(row, record.observed)

@@ -1,0 +1,118 @@
+"""The first losses after a restart, against the level before it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from statistics import median
+from typing import Any
+
+from supervisor.detectors.statistics.robust_window import NORMAL_MAD
+
+BLOCK = 10
+"""Losses of which the median is kept, with the step of the last."""
+
+MOST = 256
+"""Blocks that are kept: of a long run each second older one goes, again and again."""
+
+LEVEL = 3
+"""Blocks that make the level before: of a falling loss that is higher, never lower."""
+
+LOOK = 10
+"""Losses after the restart that are compared."""
+
+FEWEST = 3
+RISE = math.log(1.15)
+ERRORS = 5.0
+"""Standard errors of the median of the losses since the restart: at 5 none of 500 restarts that
+put everything back (of the public logs' healthy rows, each compared with itself) is called lost."""
+
+
+class AfterRestart:
+    """Tells a restart that did not bring back what was there: weights, optimizer, order of data.
+
+    Positive losses are judged by their logarithms; from the first other one on nothing is judged.
+
+    Attributes:
+        found: the losses since the restart lie above the level of the step that it went back to.
+        step: the first step after the restart.
+        before: the level before it, in the loss's own unit.
+    """
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        self.found = False
+        self.step = -1
+        self.before = math.nan
+        self._blocks: list[tuple[int, float, float]] = []
+        self._values: list[float] = []
+        self._since: list[float] = []
+        self._level = math.nan
+        self._spread = 0.0
+
+    def update(self, step: int, loss: float, *, restarted: bool) -> None:
+        """Takes in a finite loss."""
+        if loss <= 0:
+            self.reset()
+            return
+        value = math.log(loss)
+        if restarted:
+            self._begin(step)
+        if self.step >= 0:
+            self._compare(value)
+        values = self._values
+        values.append(value)
+        if len(values) == BLOCK:
+            self._keep(step, values)
+
+    def _begin(self, step: int) -> None:
+        """Looks up the level at `step`, to which the run went back; later blocks are undone."""
+        self._blocks = [block for block in self._blocks if block[0] < step]
+        self._values, self._since, self.found = [], [], False
+        level = self._blocks[-LEVEL:]
+        self.step = step if level else -1
+        if level:
+            self._level = median(block[1] for block in level)
+            apart = max(block[1] for block in level) - self._level
+            self._spread = max(0.02, apart, *(block[2] for block in level))
+            self.before = math.exp(self._level)
+
+    def _compare(self, value: float) -> None:
+        since = self._since
+        since.append(value)
+        if len(since) > LOOK:
+            self.found, self.step = False, -1
+            return
+        rise = median(since) - self._level
+        errors = self._spread * math.sqrt(0.5 * math.pi / len(since))
+        self.found = len(since) >= FEWEST and rise > max(RISE, ERRORS * errors)
+
+    def _keep(self, step: int, values: list[float]) -> None:
+        middle = median(values)
+        spread = NORMAL_MAD * median(abs(value - middle) for value in values)
+        self._blocks.append((step, middle, spread))
+        values.clear()
+        if len(self._blocks) > MOST:
+            half = MOST // 2
+            self._blocks = self._blocks[:half:2] + self._blocks[half:]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "blocks": [list(block) for block in self._blocks],
+            "values": list(self._values),
+            "since": list(self._since),
+            "step": self.step,
+            "level": self._level if self.step >= 0 else None,
+            "spread": self._spread,
+            "found": self.found,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._blocks = [(int(s), float(m), float(n)) for s, m, n in state["blocks"]]
+        self._values, self._since = list(state["values"]), list(state["since"])
+        self.step, self.found = int(state["step"]), bool(state["found"])
+        self._level = math.nan if state["level"] is None else float(state["level"])
+        self._spread = float(state["spread"])
+        self.before = math.exp(self._level)
