@@ -210,15 +210,21 @@ class CrashPredictor:
     def _judge_rest(self, found: dict[str, float], record: StepRecord) -> None:
         """Where a course says nothing: in the first rows, at a level of zero, after a restart."""
         first, relapse, restart = self._first_rows, self._relapse, self._restart
-        first.update(record.loss)
-        if first.warns:
-            found["first_rows"] = 0.55 if first.found else 0.35
-        if record.loss >= 0:
+        if first.row <= LAST_ROW or first.warns:
+            first.update(record.loss)
+            if first.warns:
+                found["first_rows"] = 0.55 if first.found else 0.35
+        if relapse.zeros or 0 <= record.loss <= self._loss.scale.floor:
             relapse.update(record.loss, self._loss.scale)
             if relapse.found:
                 found["relapse"] = 0.6
+        if not (record.announced or record.restarted or record.loss <= 0 or restart.is_due):
+            restart.values.append(record.loss)
+            return
         if record.announced and not record.restarted:
             restart.reset()
+        if record.restarted:
+            restart.of_log = record.announced
         restart.update(record.step, record.loss, restarted=record.restarted)
         if restart.found:
             found["lost_at_restart"] = 0.55
@@ -297,7 +303,7 @@ class CrashPredictor:
                 "learning above the zero that it had come to"
             )
         if main == "lost_at_restart":
-            name = "" if record.announced else f" from checkpoint step_{self._restart.step:08d}"
+            name = "" if self._restart.of_log else f" from checkpoint step_{self._restart.step:08d}"
             return (
                 f"the resume{name} at step {self._restart.step} did not bring back what was there: "
                 f"the loss is {record.loss:.6g}, and was {self._restart.before:.6g}"

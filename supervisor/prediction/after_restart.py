@@ -7,10 +7,14 @@ from collections.abc import Mapping
 from statistics import median
 from typing import Any
 
-from supervisor.detectors.statistics.robust_window import NORMAL_MAD
-
 BLOCK = 10
 """Losses of which the median is kept, with the step of the last."""
+
+PLACES = (2, 5, 7)
+"""In a sorted block: the quartiles and the median."""
+
+QUARTILES = 1.349
+"""Standard deviations between the quartiles of a normal distribution."""
 
 MOST = 256
 """Blocks that are kept: of a long run each second older one goes, again and again."""
@@ -36,7 +40,9 @@ class AfterRestart:
     Attributes:
         found: the losses since the restart lie above the level of the step that it went back to.
         step: the first step after the restart.
+        of_log: it is a log's restart, of which no checkpoint of ours is known.
         before: the level before it, in the loss's own unit.
+        values: losses of the present block: who has nothing else to say of a step adds it here.
     """
 
     def __init__(self) -> None:
@@ -45,32 +51,37 @@ class AfterRestart:
     def reset(self) -> None:
         self.found = False
         self.step = -1
+        self.of_log = False
         self.before = math.nan
         self._blocks: list[tuple[int, float, float]] = []
-        self._values: list[float] = []
+        self.values: list[float] = []
         self._since: list[float] = []
         self._level = math.nan
         self._spread = 0.0
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the next loss makes more than a value of the block."""
+        return self.step >= 0 or len(self.values) >= BLOCK - 1
 
     def update(self, step: int, loss: float, *, restarted: bool) -> None:
         """Takes in a finite loss."""
         if loss <= 0:
             self.reset()
             return
-        value = math.log(loss)
         if restarted:
             self._begin(step)
         if self.step >= 0:
-            self._compare(value)
-        values = self._values
-        values.append(value)
+            self._compare(math.log(loss))
+        values = self.values
+        values.append(loss)
         if len(values) == BLOCK:
             self._keep(step, values)
 
     def _begin(self, step: int) -> None:
         """Looks up the level at `step`, to which the run went back; later blocks are undone."""
         self._blocks = [block for block in self._blocks if block[0] < step]
-        self._values, self._since, self.found = [], [], False
+        self.values, self._since, self.found = [], [], False
         level = self._blocks[-LEVEL:]
         self.step = step if level else -1
         if level:
@@ -90,9 +101,9 @@ class AfterRestart:
         self.found = len(since) >= FEWEST and rise > max(RISE, ERRORS * errors)
 
     def _keep(self, step: int, values: list[float]) -> None:
-        middle = median(values)
-        spread = NORMAL_MAD * median(abs(value - middle) for value in values)
-        self._blocks.append((step, middle, spread))
+        values.sort()
+        low, middle, high = (math.log(values[place]) for place in PLACES)
+        self._blocks.append((step, middle, (high - low) / QUARTILES))
         values.clear()
         if len(self._blocks) > MOST:
             half = MOST // 2
@@ -101,9 +112,10 @@ class AfterRestart:
     def state_dict(self) -> dict[str, Any]:
         return {
             "blocks": [list(block) for block in self._blocks],
-            "values": list(self._values),
+            "values": list(self.values),
             "since": list(self._since),
             "step": self.step,
+            "of_log": self.of_log,
             "level": self._level if self.step >= 0 else None,
             "spread": self._spread,
             "found": self.found,
@@ -111,8 +123,9 @@ class AfterRestart:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._blocks = [(int(s), float(m), float(n)) for s, m, n in state["blocks"]]
-        self._values, self._since = list(state["values"]), list(state["since"])
+        self.values, self._since = list(state["values"]), list(state["since"])
         self.step, self.found = int(state["step"]), bool(state["found"])
         self._level = math.nan if state["level"] is None else float(state["level"])
         self._spread = float(state["spread"])
+        self.of_log = bool(state["of_log"])
         self.before = math.exp(self._level)

@@ -23,6 +23,7 @@ class Relapse:
 
     Attributes:
         found: the loss lies that far above for three rows.
+        zeros: share of the last values that count as zero, about.
     """
 
     def __init__(self) -> None:
@@ -30,18 +31,18 @@ class Relapse:
 
     def reset(self) -> None:
         self.found = False
-        self._zeros = 0.0
+        self.zeros = 0.0
         self._high = 0
         self._recent: deque[float] = deque(maxlen=RECENT)
 
     def update(self, loss: float, scale: RunScale) -> None:
         """Takes in a finite loss that is not negative."""
         is_zero = loss <= scale.floor
-        if not is_zero and self._zeros > MOSTLY and self._is_far(loss, scale):
+        if not is_zero and self.zeros > MOSTLY and self._is_far(loss, scale):
             self._high += 1
             self.found = self._high >= ROWS
             return  # neither usual nor zero
-        self._zeros += (is_zero - self._zeros) / RECENT
+        self.zeros += (is_zero - self.zeros) / RECENT
         self._high, self.found = 0, False
         self._recent.append(loss)
 
@@ -54,9 +55,9 @@ class Relapse:
         return loss - window.median > line
 
     def state_dict(self) -> dict[str, Any]:
-        return {"zeros": self._zeros, "high": self._high, "recent": list(self._recent)}
+        return {"zeros": self.zeros, "high": self._high, "recent": list(self._recent)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._zeros, self._high = float(state["zeros"]), int(state["high"])
+        self.zeros, self._high = float(state["zeros"]), int(state["high"])
         self._recent = deque(state["recent"], maxlen=RECENT)
         self.found = self._high >= ROWS

@@ -59,7 +59,7 @@ class RunScale:
             learned its data by heart may lose as much as it began with.
     """
 
-    __slots__ = ("_age", "_first", "_stretch", "floor", "level", "line", "noise")
+    __slots__ = ("_age", "_first", "_next", "_stretch", "floor", "level", "line", "noise")
 
     def __init__(self) -> None:
         self.level = self.floor = self.noise = 0.0
@@ -67,7 +67,7 @@ class RunScale:
         self._begin()
 
     def _begin(self) -> None:
-        self._age = 0
+        self._age = self._next = 0
         self._stretch: list[float] = []
         self.noise = 0.0
         self._settle()
@@ -86,16 +86,18 @@ class RunScale:
         if not value or value - value:
             return
         age = self._age = self._age + 1
+        if age < self._next:
+            return
         if age <= FIRST:
             self._first.append(value)
             if age >= FEWEST:
                 self._settle()
-        elif len(self._stretch) < STRETCH:
-            self._stretch.append(value)
-            if len(self._stretch) == STRETCH:
-                self._revise()
-        elif not age & (age - 1):
+            return
+        self._stretch.append(value)
+        if len(self._stretch) == STRETCH:
+            self._revise()
             self._stretch = []
+            self._next = 1 << age.bit_length()  # the next power of two
 
     def _revise(self) -> None:
         """Takes in the beginning of a doubling."""
@@ -122,6 +124,7 @@ class RunScale:
             "first": list(self._first),
             "age": self._age,
             "stretch": list(self._stretch),
+            "next": self._next,
             "floor": self.floor,
             "noise": self.noise,
         }
@@ -132,6 +135,7 @@ class RunScale:
         self._begin()
         self._age = int(state.get("age", len(self._first)))
         self._stretch = list(state.get("stretch", ()))
+        self._next = int(state.get("next", 0))
         self.noise = float(state.get("noise", 0.0))
         self.floor = float(state.get("floor", self.floor))
 
