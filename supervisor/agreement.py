@@ -46,7 +46,6 @@ def agree(records: Sequence[StepRecord]) -> StepRecord:
         others_trained=any(record.others_trained for record in records),
         begins_training=any(record.begins_training for record in records),
         announced=any(record.announced for record in records),
-        restarted=any(record.restarted for record in records),
         in_environment=any(record.in_environment for record in records),
         observed=first.observed,
     )

@@ -11,7 +11,7 @@ from supervisor.prediction.after_restart import AfterRestart
 from supervisor.prediction.calibration import KNOTS, calibrate, weigh
 from supervisor.prediction.climb import WINDOW, Climb
 from supervisor.prediction.excursions import Excursions
-from supervisor.prediction.first_rows import LAST_ROW, FirstRows
+from supervisor.prediction.first_rows import FirstRows
 from supervisor.prediction.level_drift import WINDOW as LEVEL_WINDOW
 from supervisor.prediction.level_drift import LevelDrift
 from supervisor.prediction.relapse import Relapse
@@ -129,10 +129,16 @@ class CrashPredictor:
         self._excursions.reset()
         self._drift.reset()
         self._reward.reset()
+        self._first_rows.end()
         self._relapse.reset()
+        self._restart.reset()
         for seen in (self._loss_warned, self._loss_strong, self._grad_warned):
             seen.clear()
         self._onset = -1
+
+    def resumed(self, step: int, checkpoint: str) -> None:
+        """The state of `step` was put back, from a checkpoint of that name if it is ours."""
+        self._restart.begin(step, checkpoint, self._loss)
 
     def update(self, record: StepRecord, scores: Mapping[str, float]) -> CrashRisk:
         """Judges `record`, of which the detectors gave `scores`."""
@@ -178,7 +184,7 @@ class CrashPredictor:
             self._judge_level(
                 found, loss.scale.clamp(record.loss) if record.loss >= 0 else record.loss
             )
-            self._judge_rest(found, record)
+            self._judge_special(found, record.loss)
         leapt = loss.above_start and loss.z > 4.5 and loss.rise > LEFT_COURSE
         warned = loss.z > 6 and loss.rise > math.log(1.15) and loss.above_tail
         if self._is_game:
@@ -207,27 +213,20 @@ class CrashPredictor:
         if departure.distance >= 1.0:
             found["departure"] = _slow_risk(departure.distance)
 
-    def _judge_rest(self, found: dict[str, float], record: StepRecord) -> None:
-        """Where a course says nothing: in the first rows, at a level of zero, after a restart."""
+    def _judge_special(self, found: dict[str, float], value: float) -> None:
+        """Where a course says little: in the first rows, at a level of zero, after a restart."""
         first, relapse, restart = self._first_rows, self._relapse, self._restart
-        if first.row <= LAST_ROW or first.warns:
-            first.update(record.loss)
+        if not first.is_over:
+            first.update(value)
             if first.warns:
                 found["first_rows"] = 0.55 if first.found else 0.35
-        if relapse.zeros or 0 <= record.loss <= self._loss.scale.floor:
-            relapse.update(record.loss, self._loss.scale)
-            if relapse.found:
-                found["relapse"] = 0.6
-        if not (record.announced or record.restarted or record.loss <= 0 or restart.is_due):
-            restart.values.append(record.loss)
-            return
-        if record.announced and not record.restarted:
-            restart.reset()
-        if record.restarted:
-            restart.of_log = record.announced
-        restart.update(record.step, record.loss, restarted=record.restarted)
-        if restart.found:
-            found["lost_at_restart"] = 0.55
+        relapse.update(abs(value), floor=self._loss.scale.floor)
+        if relapse.found:
+            found["relapse"] = 0.6
+        if restart.is_on:
+            restart.update(self._loss)
+            if restart.found:
+                found["lost_at_restart"] = 0.55
 
     def _judge_reward(self, found: dict[str, float], observed: Mapping[str, float]) -> None:
         value = reward_of(observed)
@@ -298,16 +297,9 @@ class CrashPredictor:
         if main == "first_rows":
             return self._first_rows.reason(record.loss)
         if main == "relapse":
-            return (
-                f"the loss of {record.loss:.6g} lies more than ten times the spread of its "
-                "learning above the zero that it had come to"
-            )
+            return f"the loss of {record.loss:.6g} is ten times all of the last 50, near zero"
         if main == "lost_at_restart":
-            name = "" if self._restart.of_log else f" from checkpoint step_{self._restart.step:08d}"
-            return (
-                f"the resume{name} at step {self._restart.step} did not bring back what was there: "
-                f"the loss is {record.loss:.6g}, and was {self._restart.before:.6g}"
-            )
+            return self._restart.reason
         if main == "excursions":
             return "the loss has left its course for several steps and come back, a second time"
         if main == "reward_fall":
@@ -348,7 +340,7 @@ class CrashPredictor:
         if "excursions" in state:
             self._excursions.load_state_dict(state["excursions"])
         self._drift.load_state_dict(state["departure"])
-        self._first_rows.row = LAST_ROW + 1  # a state without them is of an older run
+        self._first_rows.end()  # a state without them is of an older run
         for name, part in (
             ("first_rows", self._first_rows),
             ("relapse", self._relapse),

@@ -50,7 +50,7 @@ class StepRecord:
             its own: what came before says nothing about it.
         announced: the script said with `supervisor.announce` that from this step on something is
             different on purpose: levels seen before are no yardstick any more.
-        restarted: the first after a resume: its loss is compared with the level before it.
+        restarted: a log's first row after a resume: its loss is compared with the level before it.
         in_environment: the data come from an environment that the model acts in (reinforcement
             learning): what it learns changes them, so loss and gradient have no usual course.
         observed: what the user gave with `supervisor.observe`, and what sampling probes saw.

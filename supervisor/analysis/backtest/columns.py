@@ -18,7 +18,6 @@ KNOWN = (
     "announced",
     "in_environment",
     "restart",
-    "restarted",
 )
 """Columns with a meaning of their own; every other column becomes an observed value."""
 

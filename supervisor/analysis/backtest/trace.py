@@ -145,9 +145,9 @@ def _records(
     for number, values in enumerate(found):
         step = int(values.get("step", step + 1 if "step" in columns.by_meaning else number))
         record = _record(step, values)
-        if cadence.breaks_at(record.step) or record.restarted:
-            record.announced = True
-            record.restarted = record.restarted or cadence.went_back
+        if cadence.breaks_at(record.step):
+            record.restarted |= cadence.went_back
+            record.announced |= not cadence.went_back
         yield record
 
 
@@ -221,7 +221,7 @@ def _record(step: int, values: Mapping[str, float]) -> StepRecord:
         begins_training=values.get("begins_training", 0.0) > 0,
         announced=values.get("announced", 0.0) > 0,
         in_environment=values.get("in_environment", 0.0) > 0,
-        restarted=values.get("restart", 0.0) > 0 or values.get("restarted", 0.0) > 0,
+        restarted=values.get("restart", 0.0) > 0,
         observed={name: value for name, value in values.items() if name not in KNOWN},
     )
 

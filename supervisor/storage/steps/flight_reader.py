@@ -26,7 +26,6 @@ from supervisor.storage.steps.step_rows import (
     OBSERVED_SHIFT,
     OBSERVED_SLOTS,
     OTHERS_TRAINED,
-    RESTARTED,
     ROW,
     SCALER_SKIPPED,
     STEP_DTYPE,
@@ -234,7 +233,6 @@ def _to_record(row: tuple[float, ...], names: list[str]) -> StepRecord:
         others_trained=bool(flags & OTHERS_TRAINED),
         begins_training=bool(flags & BEGINS_TRAINING),
         announced=bool(flags & ANNOUNCED),
-        restarted=bool(flags & RESTARTED),
         in_environment=bool(flags & IN_ENVIRONMENT),
         observed={names[i]: observed[i] for i in range(OBSERVED_SLOTS) if seen >> i & 1},
     )

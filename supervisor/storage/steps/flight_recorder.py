@@ -37,7 +37,6 @@ from supervisor.storage.steps.step_rows import (
     OBSERVED_SLOTS,
     OTHERS_TRAINED,
     REPLAYED,
-    RESTARTED,
     RISK_OFFSET,
     ROW,
     ROW_BYTES,
@@ -142,8 +141,6 @@ class FlightRecorder:
             flags |= ANNOUNCED
         if record.in_environment:
             flags |= IN_ENVIRONMENT
-        if record.restarted:
-            flags |= RESTARTED
         observed: Sequence[float] = _NOTHING_OBSERVED
         if record.observed:
             observed, seen = self._observed(row, record.observed)

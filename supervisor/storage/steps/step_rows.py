@@ -58,8 +58,6 @@ OTHERS_TRAINED = 32
 BEGINS_TRAINING = 64
 ANNOUNCED = 128
 IN_ENVIRONMENT = 256
-RESTARTED = 512
-"""The first after a resume."""
 
 OBSERVED_SHIFT = 16
 """Bit 16 + i of `flags`: slot i was observed (NaN is a value too)."""

@@ -11,7 +11,6 @@ from supervisor.storage.steps.step_rows import (
     BEGINS_TRAINING,
     IN_ENVIRONMENT,
     OTHERS_TRAINED,
-    RESTARTED,
 )
 
 COLUMNS = ("loss", "grad_norm", "lr", "loss_scale", "step_time_s", "batch_size", "memory_gib")
@@ -20,7 +19,6 @@ MARKS = {
     "begins_training": BEGINS_TRAINING,
     "announced": ANNOUNCED,
     "in_environment": IN_ENVIRONMENT,
-    "restarted": RESTARTED,
 }
 """Values that are 1 at the steps that have their flag, and absent elsewhere."""
 

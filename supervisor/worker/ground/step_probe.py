@@ -37,7 +37,6 @@ class StepProbe:
         others_trained: another optimizer stepped after a backward of its own.
         begins_training: the step is the first of another training.
         announced: the script has announced a change for the step.
-        restarted: the step is the first after a resume.
         is_in_environment: whether one was there at the last look.
         memory_gib: of the process, as of the last look.
     """
@@ -67,7 +66,6 @@ class StepProbe:
         self.others_trained = False
         self.begins_training = False
         self.announced = False
-        self.restarted = False
 
     def saw_forward(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         self.forward_calls += 1
@@ -137,7 +135,6 @@ class StepProbe:
             others_trained=self.others_trained,
             begins_training=self.begins_training,
             announced=self.announced,
-            restarted=self.restarted,
             in_environment=self.is_in_environment,
             observed=observed,
         )

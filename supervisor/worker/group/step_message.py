@@ -17,7 +17,6 @@ _FLAGS = (
     "begins_training",
     "announced",
     "in_environment",
-    "restarted",
 )
 _LEAVES = 1 << 63
 _STEP_IS_BEGUN = 1 << 62
@@ -62,7 +61,6 @@ class StepMessage:
             | record.begins_training << 4
             | record.announced << 5
             | record.in_environment << 6
-            | record.restarted << 7
         )
         numbers = _NUMBERS.pack(
             record.step,

@@ -151,7 +151,6 @@ class Arrival:
         probe, loss = progress.probe, meta.get("loss_under_way")
         replay.hand_over(probe, None if loss is None else float(loss))
         probe.announced = announced_at == step
-        probe.restarted = True
         self.restorer.begin_variables(start.state)
         self.boundary.continue_at(step)
         row, order = meta.get("steps_recorded"), self.order

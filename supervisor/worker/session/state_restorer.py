@@ -143,6 +143,7 @@ class StateRestorer:
             remembered = read_section(start.checkpoint.path, PIPELINE)
             if remembered is not None:
                 self._pipeline.load_state_dict(remembered)
+                self._pipeline.resumed(step, start.checkpoint.path.name)
         problems = [STEP_IS_BEGUN] if meta.get("step_is_begun") else []
         problems += [OLDER_CASTS] if meta.get("older_casts") else []
         problems += [f"{path} {HAS_GRAPH}" for path in meta.get(KEPT_GRAPHS, [])]
