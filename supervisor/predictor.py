@@ -138,7 +138,7 @@ class CrashPredictor:
 
     def resumed(self, step: int, checkpoint: str) -> None:
         """The state of `step` was put back, from a checkpoint of that name if it is ours."""
-        self._restart.begin(step, checkpoint, self._loss)
+        self._restart.begin(step, checkpoint, list(self._relapse.recent))
 
     def update(self, record: StepRecord, scores: Mapping[str, float]) -> CrashRisk:
         """Judges `record`, of which the detectors gave `scores`."""
@@ -220,11 +220,11 @@ class CrashPredictor:
             first.update(value)
             if first.warns:
                 found["first_rows"] = 0.55 if first.found else 0.35
-        relapse.update(abs(value), floor=self._loss.scale.floor)
+        relapse.update(value, floor=self._loss.scale.floor)
         if relapse.found:
             found["relapse"] = 0.6
         if restart.is_on:
-            restart.update(self._loss)
+            restart.update(value)
             if restart.found:
                 found["lost_at_restart"] = 0.55
 
@@ -297,7 +297,10 @@ class CrashPredictor:
         if main == "first_rows":
             return self._first_rows.reason(record.loss)
         if main == "relapse":
-            return f"the loss of {record.loss:.6g} is ten times all of the last 50, near zero"
+            return (
+                f"the loss of {record.loss:.6g} is more than ten times all of its last 50, which "
+                "counted as zero"
+            )
         if main == "lost_at_restart":
             return self._restart.reason
         if main == "excursions":

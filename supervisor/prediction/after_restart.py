@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from supervisor.prediction.trajectory import MIN_WINDOW, Trajectory
+from supervisor.detectors.statistics.reference import NORMAL_Q90
+from supervisor.detectors.statistics.robust_window import RobustWindow
+
+BEFORE = 30
+"""Losses that make the level before: of a falling loss that is higher, never lower."""
 
 LOOK = 10
 """Losses after the restart that are compared."""
 
-FEWEST = 3
+FEWEST, FEWEST_BEFORE = 3, 10
 RISE = math.log(1.15)
 ERRORS = 5.0
 """Standard errors of the median of the losses since the restart."""
+
+FLAT = 0.02
+"""The smallest spread, as of the predictor's other logarithms."""
 
 
 class AfterRestart:
     """Tells a restart that did not bring back what was there: weights, optimizer, order of data.
 
-    The level before is the median of the last 50 losses or fewer before the step gone back to: of a
-    falling loss that is higher, never lower. Losses that can be negative are not judged.
+    Only positive losses are judged, by their logarithms.
 
     Attributes:
         found: the losses since the restart lie above that level.
@@ -41,22 +47,29 @@ class AfterRestart:
     def is_on(self) -> bool:
         return bool(self._where)
 
-    def begin(self, step: int, checkpoint: str, loss: Trajectory) -> None:
-        """The run goes on from `step`, with the level that `loss` has there."""
+    def begin(self, step: int, checkpoint: str, losses: Sequence[float]) -> None:
+        """The run goes on from `step`, after `losses`."""
         self.reset()
-        if len(loss.reference) >= MIN_WINDOW and not loss.is_linear:
-            self._level, self._spread = loss.reference.median, loss.reference.scale
-            self._where = f"the resume at step {step}"
-            if checkpoint:
-                self._where = f"the resume from checkpoint {checkpoint} at step {step}"
+        before = losses[-BEFORE:]
+        if len(before) < FEWEST_BEFORE or min(before) <= 0:
+            return
+        window = RobustWindow(BEFORE)
+        for loss in before:
+            window.add(math.log(loss))
+        self._level = window.median
+        above = (window.quantile(0.9) - window.median) / NORMAL_Q90
+        self._spread = max(FLAT, window.sigma, above)
+        self._where = f"the resume at step {step}"
+        if checkpoint:
+            self._where = f"the resume from checkpoint {checkpoint} at step {step}"
 
-    def update(self, loss: Trajectory) -> None:
-        """Looks at the newest value of `loss` while `is_on`."""
+    def update(self, loss: float) -> None:
+        """Takes in a finite loss while `is_on`."""
         since = self._since
-        since.append(loss.newest)
-        if len(since) > LOOK or loss.is_linear:
+        if len(since) == LOOK or loss <= 0:
             self.reset()
             return
+        since.append(math.log(loss))
         rise = median(since) - self._level
         errors = self._spread * math.sqrt(0.5 * math.pi / len(since))
         self.found = len(since) >= FEWEST and rise > max(RISE, ERRORS * errors)

@@ -25,8 +25,8 @@ FEWEST = 4
 """Rows whose spread is a unit, for losses of which ratios mean nothing."""
 
 WAIT = 3
-"""Rows for which it must stay: batches of very different length come back sooner, and the bump of
-a warm-up is on its way down by then."""
+"""Rows after which it must still lie there: batches of very different length come back sooner, the
+bump of a warm-up is on its way down, and a first row that was low by chance has others beside it."""
 
 
 class FirstRows:
@@ -34,27 +34,21 @@ class FirstRows:
 
     Attributes:
         warns: the loss has leapt, and is not half way back yet.
-        found: it has stayed there for three rows more.
+        found: three rows later it still lies a leap above, by what is known of its noise by then.
         is_over: nothing more can be said.
     """
 
     def __init__(self) -> None:
         self._recent: deque[float] = deque(maxlen=RECENT)
         self._lowest, self._highest = math.inf, -math.inf
-        self._changes, self._last = 0.0, 0.0
-        self._high = -1
-        self._line = math.inf
+        self._changes = self._own_change = self._last = 0.0
+        self._since: list[float] = []
         self._row = -1
-        self._times = 0.0
-        self._known = 0
+        self.found = False
 
     @property
     def warns(self) -> bool:
-        return self._high >= 0
-
-    @property
-    def found(self) -> bool:
-        return self._high >= WAIT
+        return bool(self._since)
 
     @property
     def is_over(self) -> bool:
@@ -62,64 +56,73 @@ class FirstRows:
 
     def end(self) -> None:
         """What comes next is known from elsewhere."""
-        self._row, self._high = LAST_ROW + WAIT + 1, -1
+        self._row, self._since, self.found = LAST_ROW + WAIT + 1, [], False
 
     def update(self, loss: float) -> None:
         """Takes in a finite loss."""
         self._row += 1
         if self.is_over:
-            self._high = -1
-        elif self.warns:
-            self._high = self._high + 1 if loss > self._line else -1
-        elif self._row <= LAST_ROW and self._leaps(loss):
-            self._known, self._high = self._row, 0
-        if min(loss, self._last) > 0:
-            self._changes += abs(math.log(loss / self._last))
+            self.end()
+            return
+        change = abs(math.log(loss / self._last)) if min(loss, self._last) > 0 else 0.0
         self._last = loss
-        if not self.warns:
+        if not self._since and self._row <= LAST_ROW and self._is_leap(loss):
+            self._since, self._own_change = [loss], change
+            return
+        self._changes += change
+        if self._since:
+            self._follow(loss)
+        if not self._since:
             self._lowest, self._highest = min(self._lowest, loss), max(self._highest, loss)
             self._recent.append(loss)
 
-    def _leaps(self, loss: float) -> bool:
+    def _follow(self, loss: float) -> None:
+        before, leap = median(self._recent), self._since[0]
+        half = math.sqrt(leap * before) if self._lowest > 0 else 0.5 * (leap + before)
+        if loss <= half:
+            self._changes += self._own_change
+            self._since, self.found = [], False
+            return
+        self._since.append(loss)
+        if len(self._since) > WAIT:
+            self.found = self.found or self._is_leap(median(self._since))
+
+    def _is_leap(self, loss: float) -> bool:
         recent = self._recent
         if not recent:
             return False
-        before = median(recent)
         if self._lowest > 0:
-            self._times = max(0.0, loss / before)
-            self._line = math.sqrt(self._times) * before
             change = CHANGES * self._changes / max(1, self._row - 1)
-            return self._times >= max(LEAP, math.exp(min(change, 50.0)))
+            return loss >= max(LEAP, math.exp(min(change, 50.0))) * median(recent)
         spread = self._highest - self._lowest
-        if len(recent) < FEWEST or not spread:
-            return False
-        self._times = (loss - self._highest) / spread
-        self._line = 0.5 * (loss + before)
-        return self._times >= LEAP
+        return len(recent) >= FEWEST and loss - self._highest >= LEAP * spread > 0.0
 
     def reason(self, loss: float) -> str:
-        rows = "the first row" if self._known == 1 else f"the first {self._known} rows"
-        unit = "times" if self._lowest > 0 else "spreads above"
-        return f"the loss of {loss:.6g} is {self._times:.3g} {unit} {rows}; no more is known yet"
+        known = self._row - len(self._since) + 1
+        rows = "the first row" if known == 1 else f"the first {known} rows"
+        if self._lowest > 0:
+            above = f"{loss / median(self._recent):.3g} times"
+        else:
+            above = f"{(loss - self._highest) / (self._highest - self._lowest):.3g} spreads above"
+        return f"the loss of {loss:.6g} is {above} {rows}; no more is known yet"
 
     def state_dict(self) -> dict[str, Any]:
         return {
             "recent": list(self._recent),
-            "changes": self._changes,
-            "last": self._last,
             "lowest": self._lowest,
             "highest": self._highest,
-            "high": self._high,
-            "line": self._line,
+            "changes": self._changes,
+            "own_change": self._own_change,
+            "last": self._last,
+            "since": list(self._since),
             "row": self._row,
-            "times": self._times,
-            "known": self._known,
+            "found": self.found,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._recent = deque(state["recent"], maxlen=RECENT)
         self._lowest, self._highest = float(state["lowest"]), float(state["highest"])
         self._changes, self._last = float(state["changes"]), float(state["last"])
-        self._line = float(state["line"])
-        self._high, self._row = int(state["high"]), int(state["row"])
-        self._times, self._known = float(state["times"]), int(state["known"])
+        self._own_change = float(state["own_change"])
+        self._since, self._row = list(state["since"]), int(state["row"])
+        self.found = bool(state["found"])

@@ -18,21 +18,22 @@ class Relapse:
 
     Attributes:
         found: three rows in a row lie above zero and far above the last 50 before them.
+        recent: these.
     """
 
     def __init__(self) -> None:
         self._high = 0
-        self._recent: deque[float] = deque(maxlen=RECENT)
+        self.recent: deque[float] = deque(maxlen=RECENT)
 
     @property
     def found(self) -> bool:
         return self._high >= ROWS
 
     def update(self, loss: float, *, floor: float) -> None:
-        """Takes in the size of a finite loss; `floor` and what is smaller count as zero."""
-        recent = self._recent
-        was_zero = self._high or (len(recent) == RECENT and recent[-1] <= floor)
-        if was_zero and loss > max(floor, MANY * max(recent)):
+        """Takes in a finite loss; sizes up to `floor` count as zero."""
+        recent = self.recent
+        was_zero = self._high or (len(recent) == RECENT and abs(recent[-1]) <= floor)
+        if was_zero and loss > max(floor, MANY * max(map(abs, recent))):
             self._high += 1
         else:
             self._high = 0
@@ -40,11 +41,11 @@ class Relapse:
 
     def reset(self) -> None:
         self._high = 0
-        self._recent.clear()
+        self.recent.clear()
 
     def state_dict(self) -> dict[str, Any]:
-        return {"high": self._high, "recent": list(self._recent)}
+        return {"high": self._high, "recent": list(self.recent)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._high = int(state["high"])
-        self._recent = deque(state["recent"], maxlen=RECENT)
+        self.recent = deque(state["recent"], maxlen=RECENT)

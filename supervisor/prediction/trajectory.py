@@ -39,8 +39,6 @@ class Trajectory:
         above_tail: above the 99th percentile of the last `tail` values, outliers included.
         above_record: above all of the last `tail` values; a healthy heavy-tailed run has one such
             step in `tail` at most, about.
-        newest: the value as it is judged: its logarithm, but that of zero where it counts as zero.
-        is_linear: a negative value has come.
         above_start: a leap above everything that the run has seen, its untrained start included.
     """
 
@@ -51,19 +49,17 @@ class Trajectory:
         self._waiting: deque[float] = deque()
         self._suspect: float | None = None
         self._since_suspect = 0
-        self.is_linear = False
-        self.newest = 0.0
+        self._linear = False
         self._highest = -math.inf
         self._seen = 0
         self.calm()
 
     def update(self, value: float) -> None:
         """Judges the finite `value`, then takes it in."""
-        if value < 0 and not self.is_linear:
+        if value < 0 and not self._linear:
             self._turn_linear()
         self.scale.update(value)
-        inner = value if self.is_linear else math.log(max(self.scale.clamp(value), TINY))
-        self.newest = inner
+        inner = value if self._linear else math.log(max(self.scale.clamp(value), TINY))
         self._judge(inner)
         self._since_suspect += 1
         if self._suspect is not None:
@@ -116,16 +112,16 @@ class Trajectory:
         if len(window) < MIN_WINDOW or not self.scale.is_known:
             self.calm()
             return
-        may_be_calm = inner <= self._highest and not self.is_linear
+        may_be_calm = inner <= self._highest and not self._linear
         if may_be_calm and window.is_surely_near(inner, SMALL_RISE):
             self.calm()
             return
         rise = inner - self._usual()
-        if not self.is_linear and rise <= SMALL_RISE:
+        if not self._linear and rise <= SMALL_RISE:
             self.calm()
             return
         unit = 1.0
-        if self.is_linear:  # the floor of a logarithm's scale is a share of the size, too
+        if self._linear:  # the floor of a logarithm's scale is a share of the size, too
             unit = 10.0 * max(self.reference.scale, self.reference.floor * self.scale.level)
         self.z = self.reference.z(inner)
         self.rise = rise / unit
@@ -135,18 +131,18 @@ class Trajectory:
             record = max(line, self.tail.highest)
         self.above_tail = inner > line
         self.above_record = inner > record
-        self.above_start = not self.is_linear and inner > self._highest + LOG_LEAP
+        self.above_start = not self._linear and inner > self._highest + LOG_LEAP
 
     def _usual(self) -> float:
         """What a rise counts from: the median; where most values are as good as zero, a ratio to
         them means nothing, and the run's size stands for them."""
         median = self.reference.window.median
-        if self.is_linear or median > math.log(self.scale.floor) + SMALL_RISE:
+        if self._linear or median > math.log(self.scale.floor) + SMALL_RISE:
             return median
         return math.log(self.scale.usual)
 
     def _turn_linear(self) -> None:
-        self.is_linear = True
+        self._linear = True
         self.reference.clear()
         self.tail.clear()
         self._waiting.clear()
@@ -160,7 +156,7 @@ class Trajectory:
             "waiting": list(self._waiting),
             "suspect": self._suspect,
             "since_suspect": self._since_suspect,
-            "linear": self.is_linear,
+            "linear": self._linear,
             "highest": self._highest,
             "seen": self._seen,
         }
@@ -172,6 +168,6 @@ class Trajectory:
         self._waiting = deque(state["waiting"])
         self._suspect = state["suspect"]
         self._since_suspect = int(state["since_suspect"])
-        self.is_linear = bool(state["linear"])
+        self._linear = bool(state["linear"])
         self._highest = float(state["highest"])
         self._seen = int(state["seen"])
