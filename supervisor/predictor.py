@@ -14,7 +14,7 @@ from supervisor.prediction.excursions import Excursions
 from supervisor.prediction.first_rows import FirstRows
 from supervisor.prediction.level_drift import WINDOW as LEVEL_WINDOW
 from supervisor.prediction.level_drift import LevelDrift
-from supervisor.prediction.relapse import Relapse
+from supervisor.prediction.rise_from_zero import RiseFromZero
 from supervisor.prediction.subjects import subject_of
 from supervisor.prediction.trajectory import Trajectory
 from supervisor.records import Cause, CrashRisk, StepRecord
@@ -39,7 +39,7 @@ CAUSES: dict[str, Cause] = {
     "departure": Cause.DIVERGENCE,
     "reward_fall": Cause.DIVERGENCE,
     "first_rows": Cause.DIVERGENCE,
-    "relapse": Cause.DIVERGENCE,
+    "rise_from_zero": Cause.DIVERGENCE,
     "lost_at_restart": Cause.DIVERGENCE,
     "excursions": Cause.INSTABILITY,
 }
@@ -61,7 +61,7 @@ OFF_COURSE = frozenset({"loss_leap", "loss_persistence", "departure"})
 OF_BATCH = frozenset(
     {
         *("loss_leap", "loss_persistence", "steady_climb", "departure", "reward_fall"),
-        *("excursions", "first_rows", "relapse"),
+        *("excursions", "first_rows", "rise_from_zero"),
     }
 )
 """Signals that other data give, too."""
@@ -106,7 +106,7 @@ class CrashPredictor:
         self._excursions = Excursions()
         self._drift = LevelDrift()
         self._first_rows = FirstRows()
-        self._relapse = Relapse()
+        self._from_zero = RiseFromZero()
         self._restart = AfterRestart()
         self._reward = LevelDrift(linear=True)
         self._is_game = False
@@ -130,7 +130,7 @@ class CrashPredictor:
         self._drift.reset()
         self._reward.reset()
         self._first_rows.end()
-        self._relapse.reset()
+        self._from_zero.reset()
         self._restart.reset()
         for seen in (self._loss_warned, self._loss_strong, self._grad_warned):
             seen.clear()
@@ -138,7 +138,7 @@ class CrashPredictor:
 
     def resumed(self, step: int, checkpoint: str) -> None:
         """The state of `step` was put back, from a checkpoint of that name if it is ours."""
-        self._restart.begin(step, checkpoint, list(self._relapse.recent))
+        self._restart.begin(step, checkpoint, list(self._from_zero.recent))
 
     def update(self, record: StepRecord, scores: Mapping[str, float]) -> CrashRisk:
         """Judges `record`, of which the detectors gave `scores`."""
@@ -215,14 +215,14 @@ class CrashPredictor:
 
     def _judge_special(self, found: dict[str, float], value: float) -> None:
         """Where a course says little: in the first rows, at a level of zero, after a restart."""
-        first, relapse, restart = self._first_rows, self._relapse, self._restart
+        first, from_zero, restart = self._first_rows, self._from_zero, self._restart
         if not first.is_over:
             first.update(value)
             if first.warns:
                 found["first_rows"] = 0.55 if first.found else 0.35
-        relapse.update(value, floor=self._loss.scale.floor)
-        if relapse.found:
-            found["relapse"] = 0.6
+        from_zero.update(value, floor=self._loss.scale.floor)
+        if from_zero.found:
+            found["rise_from_zero"] = 0.6
         if restart.is_on:
             restart.update(value)
             if restart.found:
@@ -296,7 +296,7 @@ class CrashPredictor:
             return f"the mean loss of {LEVEL_WINDOW} steps was well above the best of the run"
         if main == "first_rows":
             return self._first_rows.reason(record.loss)
-        if main == "relapse":
+        if main == "rise_from_zero":
             return (
                 f"the loss of {record.loss:.6g} is more than ten times all of its last 50, which "
                 "counted as zero"
@@ -324,7 +324,7 @@ class CrashPredictor:
             "departure": self._drift.state_dict(),
             "reward": self._reward.state_dict(),
             "first_rows": self._first_rows.state_dict(),
-            "relapse": self._relapse.state_dict(),
+            "rise_from_zero": self._from_zero.state_dict(),
             "restart": self._restart.state_dict(),
             "loss_warned": list(self._loss_warned),
             "loss_strong": list(self._loss_strong),
@@ -346,7 +346,7 @@ class CrashPredictor:
         self._first_rows.end()  # a state without them is of an older run
         for name, part in (
             ("first_rows", self._first_rows),
-            ("relapse", self._relapse),
+            ("rise_from_zero", self._from_zero),
             ("restart", self._restart),
         ):
             if name in state:

@@ -21,7 +21,7 @@ from supervisor.settings import PolicySettings
 COURSE = frozenset(
     {
         "loss_warning", "loss_leap", "loss_persistence", "gradient_warning", "gradient_with_loss",
-        "steady_climb", "departure", "slow_divergence", "adam_rms", "first_rows", "relapse",
+        "steady_climb", "departure", "slow_divergence", "adam_rms", "first_rows", "rise_from_zero",
         "lost_at_restart",
     }
 )  # fmt: skip

@@ -26,7 +26,7 @@ FEWEST = 4
 
 WAIT = 3
 """Rows after which it must still lie there: batches of very different length come back sooner, the
-bump of a warm-up is on its way down, and a first row that was low by chance has others beside it."""
+bump of a warm-up is on its way down, and other rows show that the first was low by chance."""
 
 
 class FirstRows:

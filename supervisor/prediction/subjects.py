@@ -8,7 +8,7 @@ from supervisor.records import StepRecord
 SUBJECTS = {
     **dict.fromkeys(("loss_warning", "loss_leap", "loss_persistence"), Subject.LOSS),
     **dict.fromkeys(("steady_climb", "departure", "excursions"), Subject.LOSS),
-    **dict.fromkeys(("first_rows", "relapse", "lost_at_restart"), Subject.LOSS),
+    **dict.fromkeys(("first_rows", "rise_from_zero", "lost_at_restart"), Subject.LOSS),
     **dict.fromkeys(("gradient_warning", "gradient_with_loss"), Subject.GRADIENT),
 }
 """Signal → the figure that its reason speaks of."""

@@ -109,7 +109,7 @@ def test_a_copy_of_the_state_goes_on_alike_and_an_older_one_is_readable() -> Non
     state = json.loads(json.dumps(first.state_dict()))
     copy, older = (Pipeline(load_config(), load_policy()) for _ in range(2))
     copy.load_state_dict(state)
-    for name in ("first_rows", "relapse", "restart"):
+    for name in ("first_rows", "rise_from_zero", "restart"):
         del state["predictor"][name]
     for part in (state["predictor"]["loss"], state["predictor"]["grad"]):
         part["scale"] = {"first": part["scale"]["first"]}

@@ -59,8 +59,8 @@ def read_trace(
     """Yields the steps of a log, or of rank 0 of a run directory, in order.
 
     An empty cell was not observed; ``nan`` and ``inf`` are values. Without a column of steps the
-    row number counts. A row after a gap in the step numbers, after a return to earlier ones, or
-    with another distance from row to row counts as announced (`Cadence`).
+    row number counts. A row after a gap in the step numbers, or with another distance from row to
+    row, counts as announced, one after a return to earlier ones as restarted (`Cadence`).
 
     Args:
         mapping: meaning → column, where the log's names are not known.
@@ -89,8 +89,12 @@ def _read_run(path: Path) -> Iterator[StepRecord]:
     from supervisor.storage.steps.flight_recorder import FlightReader
 
     with FlightReader(RunDirectory(path).steps(LEAD_RANK)) as reader:
+        last = -1
         for start in range(0, reader.rows(), ROWS_AT_ONCE):
-            yield from reader.records(start, start + ROWS_AT_ONCE)
+            for record in reader.records(start, start + ROWS_AT_ONCE):
+                record.restarted = record.step <= last
+                last = record.step
+                yield record
 
 
 def _log_in(folder: Path) -> Path:
@@ -146,8 +150,8 @@ def _records(
         step = int(values.get("step", step + 1 if "step" in columns.by_meaning else number))
         record = _record(step, values)
         if cadence.breaks_at(record.step):
-            record.restarted |= cadence.went_back
-            record.announced |= not cadence.went_back
+            record.restarted = record.restarted or cadence.went_back
+            record.announced = record.announced or not cadence.went_back
         yield record
 
 

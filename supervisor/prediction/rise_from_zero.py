@@ -13,7 +13,7 @@ MANY = 10.0
 ROWS = 3
 
 
-class Relapse:
+class RiseFromZero:
     """Judges rises where most losses count as zero (`RunScale`), of which ratios say nothing.
 
     Attributes:
