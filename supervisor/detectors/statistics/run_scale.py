@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
@@ -22,9 +23,12 @@ NOISE = 3.0
 (a loss of 2 that came down to 0.001) varies by ratios that mean nothing, while a first loss of a
 hundred times the later ones was no noise."""
 
-FADES = 0.9
-"""What is left of that noise each time the run is twice as old: half of it at a hundred times the
-age. With 0.7 healthy kinds of benchmarks/healthy that have learned by heart are alarmed."""
+MEMORY = 4
+"""Looks at that noise which count, each at twice the age of the last: what a run was like before
+it was a sixteenth as old is forgotten."""
+
+STEADY = 10.0
+"""Highest of the last values over their median, at most: of heavier tails ratios mean nothing."""
 
 BEYOND = 0.5
 """Share of the first values' height or spread, above the highest of them; no kind of
@@ -51,12 +55,13 @@ class RunScale:
             learned its data by heart may lose as much as it began with.
     """
 
-    __slots__ = ("_age", "_first", "_last", "_next", "_noise", "floor", "level", "line")
+    __slots__ = ("_age", "_first", "_last", "_next", "_noises", "floor", "level", "line")
 
     def __init__(self) -> None:
         self._first: list[float] = []
         self._last: list[float] = []
-        self._age, self._next, self._noise = 0, 2 * FIRST, 0.0
+        self._age, self._next = 0, 2 * FIRST
+        self._noises: deque[float] = deque(maxlen=MEMORY)
         self._settle()
 
     @property
@@ -98,9 +103,10 @@ class RunScale:
 
     def _revise(self) -> None:
         last = self._last
-        self._noise = max(_noise(last), FADES * self._noise)
-        least = max(SHARE * median(map(abs, last)), NOISE * self._noise)
-        self.floor = min(self.floor, least)
+        self._noises.append(_noise(last))
+        usual = median(map(abs, last))
+        if max(map(abs, last)) <= STEADY * usual:
+            self.floor = min(self.floor, max(SHARE * usual, NOISE * max(self._noises)))
         self._next *= 2
         last.clear()
 
@@ -111,7 +117,7 @@ class RunScale:
             "age": self._age,
             "next": self._next,
             "floor": self.floor,
-            "noise": self._noise,
+            "noises": list(self._noises),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -121,7 +127,7 @@ class RunScale:
         self._age = int(state.get("age", len(self._first)))
         self._next = int(state.get("next", 2 * FIRST))
         self.floor = float(state.get("floor", self.floor))
-        self._noise = float(state.get("noise", 0.0))
+        self._noises = deque(state.get("noises", ()), maxlen=MEMORY)
 
 
 def _noise(values: Sequence[float]) -> float:
