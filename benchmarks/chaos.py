@@ -181,13 +181,15 @@ def fill_the_disk_and_kill_worker(run: StruckRun, chance: random.Random) -> None
 
 
 def make_the_disk_read_only(run: StruckRun, chance: random.Random) -> None:
+    """Every file that is opened from now on: a busy disk cannot be mounted anew, but a second,
+    read-only mount of it can lie over the first."""
     disk = str(run.run_dir.parent)
-    line = ["mount", "-o", "remount,ro", disk]
-    if subprocess.run(line, check=False, capture_output=True).returncode:
-        (run.folder / "damaged").write_text("busy: not struck")
-        return
-    time.sleep(chance.uniform(0.5, 3.0))
-    subprocess.run(["mount", "-o", "remount,rw", disk], check=True)
+    subprocess.run(["mount", "--bind", disk, disk], check=True)
+    try:
+        subprocess.run(["mount", "-o", "remount,ro,bind", disk], check=True)
+        time.sleep(chance.uniform(0.5, 3.0))
+    finally:
+        subprocess.run(["umount", "--lazy", disk], check=True)
 
 
 def flip_a_bit(run: StruckRun, chance: random.Random) -> None:

@@ -1,4 +1,4 @@
-"""Which loop styles resume exactly: the table of docs/exact_resume.md, made by running them.
+"""Which loop styles resume exactly: a table, made by running them.
 
     python -m benchmarks.exactness_matrix [--step 9] [--json FILE]
 

@@ -9,8 +9,6 @@ from mkdocs.structure.files import File, Files
 
 import supervisor
 
-_OUT = re.compile(r"\[([^\]]*)\]\(\.\./([^)#]*)[^)]*\)")
-
 
 def on_files(files: Files, config: Any) -> Files:
     """Adds the reference: every public name with its signature and docstring."""
@@ -21,6 +19,8 @@ def on_files(files: Files, config: Any) -> Files:
     return files
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
+def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
     """Shows files beside docs/ by their path: the site does not hold them."""
-    return _OUT.sub(r"\1 (`\2`)", markdown)
+    up = "../" * (1 + page.file.src_uri.count("/"))
+    out = rf"\[([^\]]*)\]\({re.escape(up)}([^)#]*)[^)]*\)"
+    return re.sub(out, r"\1 (`\2`)", markdown)

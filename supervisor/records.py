@@ -86,7 +86,7 @@ class StepRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alert:
-    """What a detector has to say about a step (REQUIREMENTS T6).
+    """What a detector has to say about a step.
 
     Attributes:
         detector: name of the detector, as in the config.
@@ -242,7 +242,7 @@ class WorkerOrder:
         checkpoint_step: step of the checkpoint to start from; None starts from nothing.
         reason: why this checkpoint (one sentence for the event ``resumed``).
         skip_steps: steps whose update is to be left out when they come again (same failure twice).
-        lr_factor: conservative learning-rate factor to begin with (1.0 = none), see K8.
+        lr_factor: conservative learning-rate factor to begin with (1.0 = none).
         careful_steps: how many steps the conservative settings last.
         fp32: begin with the FP32 fallback switched on.
         batch_factor: by which `supervisor.batch_size` multiplies from the start on, at most.

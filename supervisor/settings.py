@@ -40,8 +40,8 @@ class SnapshotSettings:
     enabled: bool = True
     """Keep copies of the state in memory, for a rollback without a restart."""
     depths: list[int] = field(default_factory=lambda: [10, 50])
-    """About how many steps back the kept copies lie (PREDICTION.md, finding 1). For what began
-    longer ago, some 300 steps, a checkpoint serves: it costs no memory."""
+    """About how many steps back the kept copies lie. For what began longer ago, some 300 steps, a
+    checkpoint serves: it costs no memory."""
     every_steps: Optional[int] = None  # noqa: UP045
     """Copy every so many steps. None: by a quarter of `checkpoint.max_overhead`, 10 to 50, and from
     step 1,000 on up to a twentieth of the steps so far, at most 100."""
@@ -102,21 +102,21 @@ class PreemptionSettings:
 @dataclass
 class RestartSettings:
     crash_limit: int = 3
-    """Crashes without progress until the run is given up (K10)."""
+    """Crashes without progress until the run is given up."""
     backoff_s: float = 1.0
     """First wait before a new attempt; doubles up to `backoff_max_s`, +-20 %."""
     backoff_max_s: float = 60.0
     progress_steps: int = 50
     """New steps beyond the furthest so far that count as progress and reset the crash count."""
     careful_lr_factor: float = 0.5
-    """After numerical trouble a new attempt begins with this learning-rate factor (K8)."""
+    """After numerical trouble a new attempt begins with this learning-rate factor."""
     careful_steps: int = 50
 
 
 @dataclass
 class CaptureSettings:
     enabled: bool = True
-    """Save the batch of an anomalous step (A5)."""
+    """Save the batch of an anomalous step."""
     budget_mib: float = 200.0
     """Disk for captured batches; the newest and the worst are kept."""
 
@@ -218,7 +218,7 @@ class NotifySettings:
     """A shell line that gets the JSON on standard input."""
     events: list[str] = field(default_factory=lambda: list(NOTICE_EVENTS))
     sick_after_s: float = 600.0
-    """The risk has been above the warning line for so long: one notice. Ten minutes are more than a
+    """The risk has been in alarm for so long: one notice. Ten minutes are more than a
     treatment and its verification take on steps of seconds."""
     at_least_s: float = 60.0
     """Between two notices of one event; what comes sooner is counted in the next. The ends of a run

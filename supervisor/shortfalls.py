@@ -186,12 +186,14 @@ def _spread(losses: Floats) -> float:
 def _high_loss(
     events: Sequence[JournalEvent], steps: npt.NDArray[np.int64], losses: Floats
 ) -> Shortfall | None:
-    chosen = np.isfinite(losses) & (steps >= first_comparable(events))
-    found = level_above(losses[chosen])
+    finite = np.isfinite(losses)
+    steps, losses = steps[finite], losses[finite]
+    since = int(np.searchsorted(steps, first_comparable(events)))
+    found = level_above(losses[since:]) or _beyond_all(losses, since)
     if found is None:
         return None
     place, best, last = found
-    step = int(steps[chosen][place])
+    step = int(steps[since + place])
     return Shortfall(
         key=HIGH_LOSS,
         is_bad=True,
@@ -206,6 +208,21 @@ def _high_loss(
         ),
         step=step,
     )
+
+
+def _beyond_all(losses: Floats, since: int) -> tuple[int, float, float] | None:
+    """The same where a change explains a new level, but none so far above all that the untrained
+    weights gave."""
+    before, end = losses[:since], losses[since:][-WINDOW:]
+    if len(before) < WINDOW or len(end) < WINDOW:
+        return None
+    levels = np.median(np.lib.stride_tricks.sliding_window_view(before, WINDOW // 4), axis=1)
+    place, last = int(np.argmin(levels)), float(np.median(end))
+    untrained = before[: place + WINDOW // 4]
+    highest = float(levels[: place + 1].max())
+    if not (last - highest > SPREADS * _spread(untrained) and last > EXPLODED * highest):
+        return None
+    return int(np.flatnonzero(before <= highest)[-1]) - since, float(levels[place]), last
 
 
 def _warned(events: Sequence[JournalEvent]) -> list[Shortfall]:

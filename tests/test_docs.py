@@ -10,7 +10,7 @@ import pytest
 from supervisor.cli.main import COMMANDS
 
 ROOT = Path(__file__).parents[1]
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 NOT_OF_THE_CHECKOUT = ("RUN/", "runs/")
 PLACES = (ROOT, ROOT / "supervisor", ROOT / "tests")
 EVERY_PAGE = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

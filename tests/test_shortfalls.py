@@ -75,6 +75,16 @@ def test_losses_before_an_announced_change_are_no_measure() -> None:
     assert found(losses(leap), [announced]) == ()
 
 
+def test_no_change_explains_losses_beyond_all_that_the_untrained_weights_gave() -> None:
+    adopted = event("state_found", step=180, found="script change")
+    far_up = losses(lambda step: leap(step, low=2.3, high=400.0))
+
+    (only,) = found(far_up, [adopted])
+
+    assert (only.key, only.is_bad) == ("high_loss", True)
+    assert 150 <= (only.step or 0) <= 160
+
+
 def test_a_run_without_one_checkpoint_is_told_and_a_later_one_heals_it() -> None:
     failed = event("warning", step=20, found="checkpoint not saved", message="not saved: disk full")
     saved = event("checkpoint_saved", step=40, path="step_00000040", reason="interval", seconds=1.0)

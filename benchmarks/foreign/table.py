@@ -1,66 +1,62 @@
-"""The tables of what came of foreign scripts, in Markdown."""
+"""What came of foreign scripts as one table of libraries, in Markdown."""
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable
 
-from benchmarks.foreign.categories import category_of, in_order
+from benchmarks.foreign.catalogue import SCRIPTS
 from benchmarks.foreign.verdict import Verdict
 
-_LETTERS = 160
-"""Of a reason in the long table."""
+_HEAD = "| library | day, torch | healthy | exact after a kill | what to know |\n|" + 5 * " --- |"
 
 
-def category_table(verdicts: Iterable[Verdict]) -> str:
-    """Returns the short table: a row for each category of scripts that ran, and their sum."""
-    by_category: defaultdict[str, list[Verdict]] = defaultdict(list)
+def compatibility_table(verdicts: Iterable[Verdict]) -> str:
+    """Returns a row for each repository whose scripts ran, and their sum.
+
+    The repositories are checked out as they are on the day of the trial, so that day, the newest
+    of a row, stands for their version; beside it that of torch.
+    """
+    home = {script.name: (script.repository, script.ranks) for script in SCRIPTS}
+    by_home: defaultdict[tuple[str, int], list[Verdict]] = defaultdict(list)
     ran = [verdict for verdict in verdicts if verdict.healthy]
     for verdict in ran:
-        by_category[category_of(verdict.name)].append(verdict)
-    head = "category | scripts | healthy identical | kills | exact and true"
-    lines = [
-        f"| {head} | approximate or from the start | **false exact** |",
-        "| --- |" + 6 * " ---: |",
-    ]
-    for category in sorted(by_category, key=in_order):
-        lines.append(_counts(category, by_category[category]))
-    lines.append(_counts("**all**", ran))
+        by_home[home[verdict.name]].append(verdict)
+    lines = [_HEAD]
+    for repository, ranks in sorted(by_home):
+        of_it = by_home[repository, ranks]
+        title = repository if ranks == 1 else f"{repository}, {ranks} ranks"
+        lines.append(_row(title, of_it, "; ".join(filter(None, map(_known, of_it)))))
+    false = sum(verdict.is_false for verdict in ran)
+    lines.append(_row("**all**", ran, f"falsely called exact: {false or 'none'}"))
     return "\n".join(lines)
 
 
-def script_table(verdicts: Iterable[Verdict]) -> str:
-    """Returns the long table: a row for each script, the kills in words."""
-    lines = ["| script | date | torch | healthy | killed: what was said, what was true |"]
-    lines.append("| --- | --- | --- | --- | --- |")
-    chosen = [verdict for verdict in verdicts if verdict.healthy]
-    for verdict in sorted(chosen, key=lambda v: (in_order(category_of(v.name)), v.name)):
-        told = [f"{k.place}: {k.said}, {_plain(k.true)}{_reason(k.reason)}" for k in verdict.struck]
-        if len(verdict.struck) < len(verdict.kills):
-            told.append(f"{len(verdict.kills) - len(verdict.struck)} did not strike")
-        healthy = _plain(verdict.healthy) + (", treated" if verdict.treatments else "")
-        if verdict.plain != "same":
-            healthy += f" ({_plain(verdict.plain)} in plain python)"
-        ran = f"{verdict.date} | {verdict.torch}"
-        lines.append(f"| {verdict.name} | {ran} | {healthy} | {'; '.join(told)} |")
-    return "\n".join(lines)
-
-
-def _counts(name: str, verdicts: list[Verdict]) -> str:
+def _row(title: str, verdicts: list[Verdict], known: str) -> str:
     kills = [kill for verdict in verdicts for kill in verdict.struck]
-    exact = [kill for kill in kills if kill.is_exact]
-    true = sum(kill.true == "same" for kill in exact)
+    exact = sum(kill.is_exact and kill.true == "same" for kill in kills)
     healthy = sum(verdict.is_healthy for verdict in verdicts)
-    row = (len(verdicts), healthy, len(kills), true, len(kills) - len(exact), len(exact) - true)
-    return " | ".join([f"| {name}", *map(str, row)]) + " |"
+    dates, torches = ({getattr(v, name) for v in verdicts} for name in ("date", "torch"))
+    version = f"{max(dates)}, {'/'.join(sorted(torches))}"
+    counts = f"{healthy}/{len(verdicts)} | {exact}/{len(kills)}"
+    return f"| {title} | {version} | {counts} | {known} |"
 
 
-def _reason(text: str) -> str:
-    return f" ({_plain(text)})" if text else ""
+def _known(verdict: Verdict) -> str:
+    """What was not exact of one script; empty if all was."""
+    if verdict.is_exact:
+        return ""
+    if not verdict.struck:
+        return f"{verdict.name}: never struck"
+    found = {
+        (_said(kill.said), "" if kill.true == "same" else ", another end")
+        for kill in verdict.struck
+        if not kill.is_exact or kill.true != "same"
+    }
+    return f"{verdict.name}: {', '.join(said + end for said, end in sorted(found))}"
 
 
-def _plain(text: str) -> str:
-    """Without what Markdown would read as its own."""
-    text = re.sub(r"\s+", " ", text).replace("|", "/").replace("<", "").replace(">", "")
-    return text if len(text) <= _LETTERS else text[: _LETTERS - 3] + "..."
+def _said(said: str) -> str:
+    if "approximate" in said:
+        return "approximate"
+    return "from the start" if "start" in said else said

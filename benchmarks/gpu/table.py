@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +11,18 @@ BEGIN, END = "<!-- begin of the table -->", "<!-- end of the table -->"
 
 
 def table(found: dict[str, Any]) -> str:
-    """What was tried on which card, a line each."""
+    """What was tried on which card; what came out alike at a point shares a line."""
     machine = found["machine"]
     facts = ", ".join(f"{key} {machine[key]}" for key in machine if key not in ("card", "date"))
     lines = [f"{machine['card']}, {machine['date']}: {facts}.", ""]
     lines += ["| point | what | found | |", "| --- | --- | --- | --- |"]
+    alike: defaultdict[tuple[str, str, str], list[str]] = defaultdict(list)
     for point in found["points"]:
         for row in point["rows"]:
             mark = {True: "ok", False: "**no**", None: ""}[row["good"]]
-            cells = (point["point"].replace("_", " "), row["what"], row["found"], mark)
-            lines.append("| " + " | ".join(_cell(cell) for cell in cells) + " |")
+            alike[point["point"].replace("_", " "), row["found"], mark].append(row["what"])
+    for (point, came, mark), what in alike.items():
+        lines.append("| " + " | ".join(map(_cell, (point, "; ".join(what), came, mark))) + " |")
     return "\n".join(lines)
 
 

@@ -25,7 +25,7 @@ EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells say it
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns the exit code (CONTRACT: 64 when nothing was started)."""
+    """Runs the command line and returns the exit code: 64 when nothing was started."""
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         _check_face()

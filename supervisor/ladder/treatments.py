@@ -182,11 +182,10 @@ class Treatments:
                 trial.loss_limit = -math.inf
 
     def forget_levels(self) -> None:
-        """An announced change: treatments on trial need not bring the old loss back."""
+        """Another level is adopted: what is on trial cannot bring the old one back, so that nobody
+        can say whether it has helped."""
         self._recent.clear()
-        for trial in self._trials:
-            if trial.loss_limit > -math.inf:
-                trial.loss_limit = math.inf
+        self._trials = [trial for trial in self._trials if trial.loss_limit == -math.inf]
 
     def next_undo(self, but: Collection[str] = ()) -> str | None:
         """The latest treatment, once the run has been healthy long enough; it leaves the list.

@@ -42,7 +42,7 @@ class LaunchedRun:
 
     @property
     def events(self) -> list[dict[str, Any]]:
-        """The journal's lines (docs/report.md), oldest first."""
+        """The journal's lines (docs/architecture.md), oldest first."""
         return read_lines(self.directory / "events.jsonl")
 
     @property

@@ -34,14 +34,14 @@ BY_TYPE: dict[str, st.SearchStrategy[Any]] = {
     "Mapping[str, Any]": MAPPINGS,
     "tuple[Mapping[str, Any], ...]": st.lists(MAPPINGS, max_size=2).map(tuple),
 }
-CONTRACT: dict[str, set[str]] = {
+PROMISED: dict[str, set[str]] = {
     "corruption_found": {"tensor", "elements", "value", "before", "bound", "bit", "healed"},
     "action": {"name", "rung", "cause", "cost_s", "outcome"},
     "worker_exited": {"cause", "returncode", "signum", "last_step", "evidence"},
     "resumed": {"from_step", "exactness", "reason"},
     "rollback": {"from_step", "to_step"},
 }
-"""What the contract says that a kind carries; every line has it, whatever its value."""
+"""What each line of a kind has, whatever its value: programs that read a journal rely on it."""
 OTHER_KINDS = (
     *("run_started", "attempt_started", "state_found", "alert", "risk", "action_undone"),
     *("checkpoint_saved", "checkpoint_stable", "checkpoint_rejected", "update_skipped"),
@@ -115,16 +115,16 @@ def test_what_is_not_known_is_kept() -> None:
     assert coded.outcome is None  # type: ignore[attr-defined]
 
 
-def test_the_kinds_are_those_of_the_contract() -> None:
-    assert set(KINDS) == {*CONTRACT, *OTHER_KINDS}
+def test_every_kind_is_listed_here() -> None:
+    assert set(KINDS) == {*PROMISED, *OTHER_KINDS}
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
-def test_a_line_has_the_fields_of_the_contract(kind: str) -> None:
+def test_a_line_has_the_fields_that_are_promised(kind: str) -> None:
     line = parse_event({"kind": kind}).to_json()
 
     assert tuple(line)[: len(HEAD)] == HEAD
-    assert CONTRACT.get(kind, set()) <= set(line)
+    assert PROMISED.get(kind, set()) <= set(line)
     own = dataclasses.fields(KINDS[kind])[HEADER:]
     always = {each.name for each in own if each.default is dataclasses.MISSING}
     assert set(line) == {*HEAD, *always}

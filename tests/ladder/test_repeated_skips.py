@@ -54,3 +54,19 @@ def test_an_update_left_out_has_not_helped_where_damaged_memory_was_healed_behin
             treatments.forget_levels()
 
     assert [(o.step, o.outcome) for o in found] == [(10, "helped"), (22, "failed")]
+
+
+def test_what_is_on_trial_when_another_level_is_adopted_has_no_outcome() -> None:
+    treatments = Treatments(load_policy("default"))
+    before = RobustWindow(20)
+    before.add(1.0)
+    treatments.begin("rollback", 0, before, cause="spike", rung=1)
+    treatments.forget_levels()
+    calm = CrashRisk(step=0, probability=0.0)
+
+    outcomes = [
+        treatments.observe(StepRecord(step=step, loss=900.0, loss_seen=True), calm)
+        for step in range(200)
+    ]
+
+    assert not any(outcomes)

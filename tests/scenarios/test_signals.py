@@ -235,3 +235,22 @@ def test_an_end_with_weights_that_are_not_finite_is_no_completion(
 
     assert ended.returncode == 70, ended.stderr
     assert "not finite" in ended.events("gave_up")[0]["reason"]
+
+
+def test_an_end_that_is_still_sick_with_its_budget_spent_is_no_completion(tmp_path: Path) -> None:
+    (tmp_path / "policy.yaml").write_text("defaults: [default]\nbudget: {per_run: 1}\n")
+    text = (
+        TRAIN.replace("Adam(model.parameters(), 0.05)", "SGD(model.parameters(), 0.01)")
+        + """
+for step in range(160):
+    train(step)
+    if step >= 60:  # the script ruins its own weights, more at each step
+        with torch.no_grad(): model.weight += 0.2 * (step - 59)
+"""
+        + END
+    )
+
+    ended = supervised(tmp_path, text, options=("--policy", "policy.yaml"))
+
+    assert ended.returncode == 70, ended.stderr
+    assert "budget of treatments is spent" in ended.events("gave_up")[0]["reason"]

@@ -67,7 +67,7 @@ class LiveWorker:
         hooks.backward(loss, lambda roots: roots.backward())
         hooks.before_update(optimizer, (), {})
         optimizer.step()
-        hooks.after_update(optimizer)
+        hooks.after_update(optimizer, None)
 
     def steps(self, count: int) -> None:
         for _ in range(count):

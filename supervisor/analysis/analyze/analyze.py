@@ -1,4 +1,4 @@
-"""Repeats captured steps and shows what made them anomalous (REQUIREMENTS A6).
+"""Repeats captured steps and shows what made them anomalous.
 
 Only the user's script knows model and loss, so the script itself is fast-forwarded to the
 checkpoint before the anomaly and repeats the step under inspection.

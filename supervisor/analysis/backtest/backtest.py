@@ -23,7 +23,7 @@ REARM_STEPS = 50
 
 
 class AlarmEdge:
-    """Turns risk into alarms: rising edges that re-arm after calm steps (CONTRACT, backtest)."""
+    """Turns risk into alarms: rising edges that re-arm after calm steps."""
 
     def __init__(self, threshold: float) -> None:
         self._lines = RiskLines(warn=threshold, alarm=threshold)
@@ -111,7 +111,7 @@ class BacktestResult:
         return next(treated, None)
 
     def to_dict(self) -> dict[str, Any]:
-        """The document of `supervisor backtest --json` (CONTRACT)."""
+        """The document of `supervisor backtest --json`."""
         return {
             "steps": self.steps,
             "first_alarm": self.first_alarm,

@@ -24,7 +24,7 @@ MIN_STEPS = 40
 _STRIKE_AT = 0.6
 _CHECKPOINTS = 10
 _MIN_HANG_S = 5.0
-_INTERRUPTED = 75  # CONTRACT: with a checkpoint, to be resumed
+_INTERRUPTED = 75  # with a checkpoint, to be resumed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Finds the cause of a crash by controlled replay (REQUIREMENTS N5).
+"""Finds the cause of a crash by controlled replay.
 
 The trouble is replayed from a checkpoint before it: first unchanged, then with one change at a
 time. What cures it points to the cause.

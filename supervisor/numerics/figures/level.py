@@ -7,7 +7,7 @@ import math
 
 
 class Level(str, enum.Enum):
-    """The contract's words, mildest first."""
+    """Mildest first."""
 
     OK = "ok"
     WARNING = "warning"
@@ -17,7 +17,7 @@ class Level(str, enum.Enum):
 WARNING_ABOVE = 0.01
 SEVERE_ABOVE = 0.10
 SPREAD_LINE = 1e4
-"""Ratio of magnitudes within a sum from which its small addends are lost (REQUIREMENTS P1, P4)."""
+"""Ratio of magnitudes within a sum from which its small addends are lost."""
 
 
 def level_of(value: float) -> Level:

@@ -1,4 +1,4 @@
-"""How large the gradients are in each layer, from the input to the output (REQUIREMENTS K5)."""
+"""How large the gradients are in each layer, from the input to the output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model's forward pass in FP32 against BF16 or FP16, layer by layer (REQUIREMENTS P1)."""
+"""A model's forward pass in FP32 against BF16 or FP16, layer by layer."""
 
 from __future__ import annotations
 

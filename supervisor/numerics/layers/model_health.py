@@ -1,4 +1,4 @@
-"""Which layers hold NaN, infinities or huge values (REQUIREMENTS K3)."""
+"""Which layers hold NaN, infinities or huge values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The first module and operation that leaves the finite range (REQUIREMENTS K3)."""
+"""The first module and operation that leaves the finite range."""
 
 from __future__ import annotations
 

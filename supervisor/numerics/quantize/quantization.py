@@ -1,4 +1,4 @@
-"""What a tensor loses in a smaller number format, and what to do in FP32 (REQUIREMENTS P4)."""
+"""What a tensor loses in a smaller number format, and what to do in FP32."""
 
 from __future__ import annotations
 

@@ -150,7 +150,7 @@ def _command(line: str) -> Callable[[Notice], None]:
             env={**os.environ, "SUPERVISOR_EVENT": told["event"], "SUPERVISOR_TEXT": told["text"]},
         )
         try:
-            process.communicate(json.dumps(told).encode(), timeout=COMMAND_S)
+            process.communicate(json.dumps(told).encode() + b"\n", timeout=COMMAND_S)
         except subprocess.TimeoutExpired as error:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()

@@ -95,7 +95,7 @@ class _Memory:
 
 
 class RestartPolicy:
-    """Counts crashes and chooses what comes after each (REQUIREMENTS M5, K9, K10).
+    """Counts crashes and chooses what comes after each.
 
     Pure: no clock, no file. One object lives as long as the run in this parent.
     """

@@ -1,4 +1,4 @@
-"""Which checkpoint a new attempt starts from (CONTRACT.md has the rule)."""
+"""Which checkpoint a new attempt starts from."""
 
 from __future__ import annotations
 

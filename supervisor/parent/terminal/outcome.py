@@ -1,4 +1,4 @@
-"""How a run ended, and the exit code for it (CONTRACT.md)."""
+"""How a run ended, and the exit code for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many alerts there were, of which severity and category, and the latest ones (T6)."""
+"""How many alerts there were, of which severity and category, and the latest ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the statistics say of recorded anomalies (REQUIREMENTS A6)."""
+"""What the statistics say of recorded anomalies."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class TimelineEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intervention:
-    """One thing that was done about trouble, with its receipt (REQUIREMENTS N4).
+    """One thing that was done about trouble, with its receipt.
 
     Attributes:
         cost_s: seconds the training stood still for it; NaN if not recorded.
@@ -140,7 +140,7 @@ class Incident:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explosion:
-    """The shape of a loss explosion and what it usually means (REQUIREMENTS K2).
+    """The shape of a loss explosion and what it usually means.
 
     Attributes:
         shape: ``sudden_jump``, ``exponential_growth`` or ``oscillating_divergence``.
@@ -187,7 +187,7 @@ class DecisionPath:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnomalyVerdict:
-    """One recorded anomaly with what the statistics say of it (REQUIREMENTS A6)."""
+    """One recorded anomaly with what the statistics say of it."""
 
     step: int | None
     rank: int | None

@@ -1,4 +1,4 @@
-"""The shape of a loss explosion, and what that shape usually means (REQUIREMENTS K2)."""
+"""The shape of a loss explosion, and what that shape usually means."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gradients and values of the layers when something was wrong (REQUIREMENTS K3, K5)."""
+"""Gradients and values of the layers when something was wrong."""
 
 from __future__ import annotations
 

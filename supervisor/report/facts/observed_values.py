@@ -1,4 +1,4 @@
-"""What the script observed and the looks inside the model saw, over the whole run (C5)."""
+"""What the script observed and the looks inside the model saw, over the whole run."""
 
 from __future__ import annotations
 

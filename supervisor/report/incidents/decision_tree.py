@@ -1,4 +1,4 @@
-"""From a few facts to a first remedy (REQUIREMENTS K4)."""
+"""From a few facts to a first remedy."""
 
 from __future__ import annotations
 

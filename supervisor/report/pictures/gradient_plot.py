@@ -1,4 +1,4 @@
-"""The gradients of all layers as one picture, from the input to the output (REQUIREMENTS K5)."""
+"""The gradients of all layers as one picture, from the input to the output."""
 
 from __future__ import annotations
 

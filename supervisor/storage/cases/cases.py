@@ -1,4 +1,4 @@
-"""The case library: every crash with its signature, treatment and outcome (REQUIREMENTS K12).
+"""The case library: every crash with its signature, treatment and outcome.
 
 It belongs to the user, not to a run: what worked in one run is tried first in the next. It never
 leaves the machine.

@@ -35,7 +35,7 @@ class Checkpoint:
         step: the step after which the state was taken.
         path: the folder.
         reason: why it was saved (``interval``, ``risk``, ``signal``, ...).
-        stable: read back, finite and followed by healthy steps (REQUIREMENTS N3).
+        stable: read back, finite and followed by healthy steps.
         time: when it was saved, unix seconds.
         abandoned: a state that a treatment discarded, kept for a person: it is never stable, and
             nothing starts from it unless asked for by step.

@@ -1,4 +1,4 @@
-"""The log of anomalous steps, ``anomalies/anomalies_rank_<r>.jsonl`` (REQUIREMENTS A4)."""
+"""The log of anomalous steps, ``anomalies/anomalies_rank_<r>.jsonl``."""
 
 from __future__ import annotations
 

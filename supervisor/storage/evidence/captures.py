@@ -1,4 +1,4 @@
-"""Captured batches of anomalous steps, within a disk budget (REQUIREMENTS A5)."""
+"""Captured batches of anomalous steps, within a disk budget."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a line of a journal is (CONTRACT: the run directory)."""
+"""What a line of a journal is."""
 
 from __future__ import annotations
 

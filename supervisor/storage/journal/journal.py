@@ -1,4 +1,4 @@
-"""The journal: what happened in a run, one JSON object a line (CONTRACT: the run directory)."""
+"""The journal: what happened in a run, one JSON object a line."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class SilentJournal(Journal):
 
 
 class AlertLog:
-    """Appends alerts to ``alerts.jsonl`` (REQUIREMENTS T6). Ranks may share the file."""
+    """Appends alerts to ``alerts.jsonl``. Ranks may share the file."""
 
     def __init__(self, path: Path) -> None:
         self._lines = LineFile(path)

@@ -58,7 +58,7 @@ class RunState:
         state: ``running``, ``completed``, ``gave_up``, ``interrupted`` or ``failed``.
         attempts: how many were begun.
         exit_code: of the parent; None until the end.
-        crash_count: crashes without progress so far (REQUIREMENTS K10).
+        crash_count: crashes without progress so far.
         ranks: how several ranks were started (`RankLaunch`); empty for one process.
         world_size: how many ranks train together.
         job: what the scheduler calls the job, by the names of its variables (SLURM_JOB_ID ...).

@@ -10,7 +10,7 @@ from supervisor.storage.files.private_files import make_private
 
 
 class RunDirectory:
-    """The layout of one run's directory (CONTRACT.md).
+    """The layout of one run's directory.
 
     Folders are created private to the user (0700); writers take care of their files' modes.
     """

@@ -20,7 +20,7 @@ LARGEST = "max_exp_avg_sq"
 
 
 class AdamFamily(OptimizerFamily):
-    """docs/corruption.md derives what is used here."""
+    """docs/design/corruption.md derives what is used here."""
 
     keys: tuple[str, ...] = (
         "lr", "betas", "eps", "weight_decay", "decoupled_weight_decay", "amsgrad",

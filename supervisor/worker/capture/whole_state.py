@@ -89,7 +89,12 @@ class WholeState:
         census = self._census.packed(frames, is_paid=for_later)
         if census is not None:
             state["census"] = census
+        result = progress.update_result
+        is_tensor = type(result) is torch.Tensor and result.layout is torch.strided
+        if is_tensor or isinstance(result, (bool, int, float, str)):
+            state["update_result"] = result.detach().clone() if is_tensor else result
         meta = {
+            "update_result_lost": result is not None and "update_result" not in state,
             "tape_offset": self._tape_offset(for_later=for_later),
             "tape_format": TAPE_FORMAT,
             "tape_lost": progress.tape_lost,

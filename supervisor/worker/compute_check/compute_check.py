@@ -24,7 +24,7 @@ FORWARD, BACKWARD = "forward", "backward"
 
 _OTHER_FORMULAS = ("ProdBackward", "CumprodBackward")
 """Gradients that torch calculates by another formula while a dispatch mode is on, so that they are
-rounded otherwise. Which others were tried: docs/corruption.md."""
+rounded otherwise. Which others were tried: docs/design/corruption.md."""
 
 
 class ComputeCheck:

@@ -13,7 +13,7 @@ from supervisor.training_state.bounds.running_statistics import BatchStatistics
 MANY = 1000
 """Batches after which nothing is claimed: a snapshot comes every 100 at the latest."""
 COST_S = 3e-6
-"""Of one batch of one normalisation, on a CPU (docs/corruption.md)."""
+"""Of one batch of one normalisation, on a CPU (docs/design/cost.md)."""
 MOST_OVERHEAD = 0.003
 """Share of the training's time: one normalisation for each millisecond of a step."""
 KEEPING = frozenset({"NativeBatchNormBackward0", "CudnnBatchNormBackward0"})

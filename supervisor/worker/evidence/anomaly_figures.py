@@ -1,4 +1,4 @@
-"""What was usual before an anomalous step (REQUIREMENTS A4, ``threshold_info``)."""
+"""What was usual before an anomalous step, a line's ``threshold_info``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Saves the scene of an anomalous step: its record and its batch (REQUIREMENTS A4, A5, K1)."""
+"""Saves the scene of an anomalous step: its record and its batch."""
 
 from __future__ import annotations
 

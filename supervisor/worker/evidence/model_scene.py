@@ -1,4 +1,4 @@
-"""How gradients and values of the layers are when something is wrong (REQUIREMENTS K3, K5)."""
+"""How gradients and values of the layers are when something is wrong."""
 
 from __future__ import annotations
 

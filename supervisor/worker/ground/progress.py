@@ -22,6 +22,8 @@ class Progress:
         grads_matter: the step began with gradients of an earlier backward (accumulation).
         step_is_begun: a part of the step was computed before the forward of this boundary.
         at_update: boundaries are at the end of an update (`BoundaryClock`).
+        update_result: what the update returns at whose end a boundary is; the script has it in no
+            variable yet.
         tape_is_whole: the tape tells how the script came here, so a resume can be exact.
         loop_shift: updates of the script's own loop beyond `steps_done`: it began again, or had
             another number of ranks.
@@ -38,6 +40,7 @@ class Progress:
     grads_matter: bool = False
     step_is_begun: bool = False
     at_update: bool = False
+    update_result: Any = None
     tape_is_whole: bool = True
     tape_lost: str = ""
     loop_shift: int = 0

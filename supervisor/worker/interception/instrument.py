@@ -194,13 +194,14 @@ def _patch_updates(session: Seen) -> None:
         return None
 
     @outside_dynamo
-    def after(optimizer: Optimizer, result: Any) -> None:
+    def after(optimizer: Optimizer, result: Any) -> Any:
         if interception.active and times_under_way(optimizer) <= 1 and not is_capturing():
             if interception.replaying:
                 is_tensor = isinstance(result, torch.Tensor)
                 if optimizer not in returned:
                     returned[optimizer] = result.detach() if is_tensor else result
-            session.hooks.after_update(optimizer)
+            return session.hooks.after_update(optimizer, result)
+        return result
 
     # Torch calls no hook when a step raises. It wraps each optimizer's class at its first instance.
     hooked_step = Optimizer.profile_hook_step
@@ -212,9 +213,7 @@ def _patch_updates(session: Seen) -> None:
             # read is its own. Torch would call ours before its.
             optimizer = args[0]
             make, args, kwargs = before(step, args, kwargs) or (step, args, kwargs)
-            result = make(*args, **kwargs)
-            after(optimizer, result)
-            return result
+            return after(optimizer, make(*args, **kwargs))
 
         original = hooked_step(watched)
 

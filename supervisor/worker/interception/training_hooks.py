@@ -56,8 +56,8 @@ class TrainingHooks(ABC):
         """Behind `before_update`: whether the optimizer's own step finds no gradients."""
 
     @abstractmethod
-    def after_update(self, optimizer: Optimizer) -> None:
-        """Just after an optimizer's own step."""
+    def after_update(self, optimizer: Optimizer, result: Any) -> Any:
+        """Just after an optimizer's own step; returns what the script gets for its result."""
 
     @abstractmethod
     def update_failed(self, optimizer: Optimizer) -> None:

@@ -365,7 +365,7 @@ class Monitor(TrainingHooks):
     def leaves_update_out(self) -> bool:
         return self._update_controls.leaves_out
 
-    def after_update(self, optimizer: Optimizer) -> None:
+    def after_update(self, optimizer: Optimizer, result: Any) -> Any:
         try:
             clock = self._lead.clock
             is_lead = optimizer is clock.lead()
@@ -379,11 +379,14 @@ class Monitor(TrainingHooks):
                     self._called_hooks.has_updated = True
                     clock.updated_in_backward(optimizer)
                 elif clock.is_due_at_update():
+                    self._progress.update_result = result
                     self._pass_boundary()
         except BaseException as error:
             self._update_part.caught(error)
         finally:
+            self._progress.update_result = None
             self._interception.depth = max(0, self._interception.depth - 1)
+        return result
 
     def update_failed(self, optimizer: Optimizer) -> None:
         try:

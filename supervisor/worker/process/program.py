@@ -1,4 +1,4 @@
-"""Runs the user's program as plain ``python`` would: the four forms of M1."""
+"""Runs the user's program as plain ``python`` would: a script, a function of one, or a module."""
 
 from __future__ import annotations
 

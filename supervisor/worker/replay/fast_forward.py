@@ -54,6 +54,7 @@ class FastForward(TrainingHooks):
     Args:
         target: steps done at the checkpoint's boundary.
         at_update: that boundary is at the end of an update (`BoundaryClock`).
+        update_result: what that update returned; None for nothing.
         skips: numbers of the data sets whose batches may be others, see `LoaderSkipping`.
         data: what the checkpoint holds of the script's data.
         guard: follows those others, where there may be any.
@@ -75,6 +76,7 @@ class FastForward(TrainingHooks):
         tape: TapeReader,
         target: int,
         at_update: bool = False,
+        update_result: Any = None,
         skips: Collection[int] = (),
         data: RecordedData | None = None,
         guard: PlaceholderTracker | None = None,
@@ -88,6 +90,7 @@ class FastForward(TrainingHooks):
         self.comparison = ReplayComparison(target, self._disproved)
         self.clock = BoundaryClock(of_ranks=collectives is not None)
         self.clock.at_update = at_update
+        self._update_result = update_result
         self._interception = interception
         self._registry = registry
         self._tape = tape
@@ -350,11 +353,11 @@ class FastForward(TrainingHooks):
     def leaves_update_out(self) -> bool:
         return self._unhide is not None and not self._is_executed
 
-    def after_update(self, optimizer: Optimizer) -> None:
+    def after_update(self, optimizer: Optimizer, result: Any) -> Any:
         is_lead = optimizer is self.clock.lead()
         if self._is_updating and not is_lead:
             self._interception.depth = max(0, self._interception.depth - 1)
-            return
+            return result
         self._is_updating = False
         if self._unhide is not None:
             self._unhide()
@@ -367,12 +370,15 @@ class FastForward(TrainingHooks):
         if self._hooks.are_due:
             self._hooks.has_updated = True
             self.clock.updated_in_backward(optimizer)
-        else:
-            self._arrive_at_update()
+        elif self._arrive_at_update() and self._update_result is not None:
+            return self._update_result
+        return result
 
-    def _arrive_at_update(self) -> None:
-        if self._is_arrival() and self.clock.is_due_at_update():
-            self._region(lambda: self._arrive(self.steps_done, self.disproof))
+    def _arrive_at_update(self) -> bool:
+        if not (self._is_arrival() and self.clock.is_due_at_update()):
+            return False
+        self._region(lambda: self._arrive(self.steps_done, self.disproof))
+        return True
 
     def update_failed(self, optimizer: Optimizer) -> None:
         self._is_updating = False

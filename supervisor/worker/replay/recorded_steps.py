@@ -22,9 +22,8 @@ class RecordedSteps(BoundaryListener):
 
     The killed attempt usually came past its newest checkpoint: its next steps then saw the same
     weights, the same batches and the same random numbers, so their losses must be the same to the
-    bit (REQUIREMENTS K8). Nothing is computed for it. Where one is not, the resume was not exact,
-    and a second event `resumed` says so. It ends with the recorded steps, and where a treatment
-    begins.
+    bit. Nothing is computed for it. Where one is not, the resume was not exact, and a second event
+    `resumed` says so. It ends with the recorded steps, and where a treatment begins.
 
     Args:
         journal: gets what came of it.

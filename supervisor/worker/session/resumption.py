@@ -154,6 +154,7 @@ class Resumption:
             tape=reader,
             target=checkpoint.step,
             at_update=checkpoint.meta.get("at_update") is True,
+            update_result=self._start.state.get("update_result"),
             skips=skips,
             data=RecordedData(
                 self._start.state.get("held", {}), self._start.state.get("told_states")

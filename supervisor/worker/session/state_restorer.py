@@ -33,6 +33,7 @@ HAS_GRAPH = (
     "keeps its graph across updates, which no checkpoint holds: detach it if no backward follows"
 )
 STEP_IS_BEGUN = "a part of the step was computed before the forward of its checkpoint"
+RESULT_LOST = "what the optimizer's step had returned at its checkpoint cannot be saved"
 
 
 class StateRestorer:
@@ -145,6 +146,7 @@ class StateRestorer:
                 self._pipeline.load_state_dict(remembered)
                 self._pipeline.resumed(step, start.checkpoint.path.name)
         problems = [STEP_IS_BEGUN] if meta.get("step_is_begun") else []
+        problems += [RESULT_LOST] if meta.get("update_result_lost") else []
         problems += [OLDER_CASTS] if meta.get("older_casts") else []
         problems += [f"{path} {HAS_GRAPH}" for path in meta.get(KEPT_GRAPHS, [])]
         return [*problems, *meta.get("held_left_out", []), *start.state.get("left_out", [])]

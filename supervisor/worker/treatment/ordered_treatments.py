@@ -45,8 +45,8 @@ class OrderedTreatments:
             self._wait("checkpoint_activations", Cause.RESOURCES, OUT_OF_MEMORY)
 
     def be_careful(self) -> None:
-        """Takes on the order's conservative settings: K8, and after memory ran out K9; or leaves
-        the training alone.
+        """Takes on the order's conservative settings: the rate, and the batch size after memory
+        ran out; or leaves the training alone.
 
         Called at the checkpoint's step, or before the first one of a start from nothing.
         """

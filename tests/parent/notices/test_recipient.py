@@ -70,12 +70,14 @@ def test_a_mail_is_taken_and_a_refused_one_is_an_error() -> None:
 
 
 def test_a_command_gets_the_document_and_its_failure_is_an_error(tmp_path: Path) -> None:
-    line = f'cat > {tmp_path}/got.json; test "$SUPERVISOR_EVENT" = treated'
+    line = f'cat >> {tmp_path}/got.jsonl; test "$SUPERVISOR_EVENT" = treated'
     [recipient] = make_recipients(NotifySettings(command=line))
 
     recipient.send(NOTICE)
+    recipient.send(NOTICE)
 
-    assert json.loads((tmp_path / "got.json").read_text())["step"] == 7
+    lines = (tmp_path / "got.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [7, 7]
     [failing] = make_recipients(NotifySettings(command="exit 3"))
     with pytest.raises(OSError, match="ended with 3"):
         failing.send(NOTICE)

@@ -1,4 +1,4 @@
-"""The line of an anomaly has every field that is promised (REQUIREMENTS A4)."""
+"""The line of an anomaly has every field that is promised."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def test_a_replay_gives_signs_of_life() -> None:
         replay.batch(torch.ones(4, 3))
         replay.forward(model, (torch.ones(4, 3),), {}, lambda: None)
         replay.before_update(optimizer, (), {})
-        replay.after_update(optimizer)
+        replay.after_update(optimizer, None)
 
     assert signs == [0, 0, 1, 1, 1, 2]
 
