@@ -10,7 +10,7 @@ from typing import Any
 from supervisor.detectors.statistics.reference import NORMAL_Q90
 from supervisor.detectors.statistics.robust_window import RobustWindow
 
-BEFORE = 30
+BEFORE = 15
 """Losses that make the level before: of a falling loss that is higher, never lower."""
 
 LOOK = 10
