@@ -15,20 +15,15 @@ class Cadence:
     """Tells a gap in the step numbers, a return to earlier ones, and another distance of the rows.
 
     What comes next is another part of a run: resumed elsewhere, or averaged over more steps.
-
-    Attributes:
-        went_back: the last break was a return: the run was resumed from an earlier step.
     """
 
     def __init__(self) -> None:
         self._distances: deque[int] = deque(maxlen=STEADY)
         self._previous: int | None = None
-        self.went_back = False
 
     def breaks_at(self, step: int) -> bool:
         """Takes in the step of the next row; whether the rows before are no yardstick for it."""
         previous, self._previous = self._previous, step
-        self.went_back = False
         if previous is None:
             return False
         distance = step - previous
@@ -40,6 +35,5 @@ class Cadence:
             return False
         breaks = not usual / FACTOR <= distance <= usual * FACTOR
         if breaks:
-            self.went_back = distance < 0
             distances.clear()
         return breaks

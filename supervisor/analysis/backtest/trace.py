@@ -147,11 +147,14 @@ def _records(
     cadence = Cadence()
     step = -1
     for number, values in enumerate(found):
+        before = step
         step = int(values.get("step", step + 1 if "step" in columns.by_meaning else number))
         record = _record(step, values)
         if cadence.breaks_at(record.step):
-            record.restarted = record.restarted or cadence.went_back
-            record.announced = record.announced or not cadence.went_back
+            if step < before:
+                record.restarted = True
+            else:
+                record.announced = True
         yield record
 
 
