@@ -64,7 +64,7 @@ class FirstRows:
         if self.is_over:
             self.end()
             return
-        change = abs(math.log(loss / self._last)) if min(loss, self._last) > 0 else 0.0
+        change = abs(math.log(loss) - math.log(self._last)) if min(loss, self._last) > 0 else 0.0
         self._last = loss
         if not self._since and self._row <= LAST_ROW and self._is_leap(loss):
             self._since, self._own_change = [loss], change
@@ -78,7 +78,7 @@ class FirstRows:
 
     def _follow(self, loss: float) -> None:
         before, leap = median(self._recent), self._since[0]
-        half = math.sqrt(leap * before) if self._lowest > 0 else 0.5 * (leap + before)
+        half = math.sqrt(leap) * math.sqrt(before) if self._lowest > 0 else 0.5 * (leap + before)
         if loss <= half:
             self._changes += self._own_change
             self._since, self.found = [], False

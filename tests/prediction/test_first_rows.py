@@ -102,3 +102,14 @@ def test_a_copy_of_the_state_goes_on_alike() -> None:
     assert watch.found
     assert copy.found
     assert watch.state_dict() == copy.state_dict()
+
+
+def test_values_at_the_ends_of_the_range_are_survived() -> None:
+    ends = [0.0, 5e-324, 1e-310, 1e308, -1e308, 1.0]
+    for seed in range(20):
+        chosen = random.Random(seed)
+        few = chosen.sample(ends, 3)
+
+        result = judged(lambda _, few=few, chosen=chosen: chosen.choice(few), 50)
+
+        assert all(0.0 <= risk <= 1.0 for risk in result.risk)

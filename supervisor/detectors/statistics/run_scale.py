@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
 from statistics import median
@@ -38,6 +39,9 @@ benchmarks/unlucky_training.py do."""
 
 TINY = 1e-12
 """The smallest value of which a logarithm is taken."""
+
+LEAST = sys.float_info.min
+"""The smallest zero level: of values smaller still a tenth is 0."""
 
 
 class RunScale:
@@ -97,7 +101,7 @@ class RunScale:
             self.level, self.floor, self.line = 0.0, 0.0, math.inf
             return
         self.level = median(map(abs, first))
-        self.floor = SHARE * self.level
+        self.floor = max(SHARE * self.level, LEAST)
         top = max(first)
         self.line = top + BEYOND * max(abs(top), top - min(first))
 
@@ -106,7 +110,7 @@ class RunScale:
         self._noises.append(_noise(last))
         usual = median(map(abs, last))
         if max(map(abs, last)) <= STEADY * usual:
-            self.floor = min(self.floor, max(SHARE * usual, NOISE * max(self._noises)))
+            self.floor = min(self.floor, max(SHARE * usual, NOISE * max(self._noises), LEAST))
         self._next *= 2
         last.clear()
 
@@ -135,4 +139,4 @@ def _noise(values: Sequence[float]) -> float:
     tail is what makes ratios to the middle mean nothing."""
     around = zip(values, values[1:], values[2:], strict=False)
     bends = [here - 0.5 * (before + after) for before, here, after in around]
-    return math.sqrt(math.fsum(bend * bend for bend in bends) / (1.5 * len(bends)))
+    return math.sqrt(sum(bend * bend for bend in bends) / (1.5 * len(bends)))
