@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.scenarios.runs import Ended, supervised, train_plainly
 
@@ -81,6 +82,7 @@ def test_a_corrupted_weight_is_named_and_put_back_in_place(tmp_path: Path) -> No
     assert abs(float(ended.result()["loss"]) - undisturbed) < 0.05  # of 3.7 at the start
 
 
+@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="torch before 2.9 has no Muon")
 def test_a_corrupted_weight_of_muon_is_put_back_in_place(tmp_path: Path) -> None:
     text = TRANSFORMER.replace(
         "optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)",
@@ -141,7 +143,16 @@ def test_who_only_observes_is_told_and_left_alone(tmp_path: Path) -> None:
     assert ended.actions() == []
 
 
-@pytest.mark.parametrize(("target", "rule"), [("mean", "statistic"), ("average", "average")])
+STATISTICS = pytest.mark.skipif(
+    not hasattr(torch._C._autograd, "_top_saved_tensors_default_hooks"),
+    reason="with this torch running statistics are not watched (docs/versions.md)",
+)
+
+
+@pytest.mark.parametrize(
+    ("target", "rule"),
+    [pytest.param("mean", "statistic", marks=STATISTICS), ("average", "average")],
+)
 def test_what_only_evaluation_uses_is_healed_too(tmp_path: Path, target: str, rule: str) -> None:
     flip = {"target": target, "bit": 30, "step": 65, "seed": 4}
     text = f"""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
+from torch.compiler import is_dynamo_compiling
 
+_EVALUATOR: Any = torch._C._dynamo.eval_frame
 _FAKE, _PROXY = torch._C._TorchDispatchModeKey.FAKE, torch._C._TorchDispatchModeKey.PROXY
 _WHERE_COMPILED_CODE_BEGINS = "/torch/_dynamo/eval_frame.py"
 
@@ -24,8 +27,7 @@ def outside_dynamo(function: Function) -> Function:
     marked: Any = function
     marked._torchdynamo_disable = True
     marked._torchdynamo_disable_msg = "training-supervisor looks at the training here"
-    run_plainly(function)
-    return function
+    return run_plainly(function)
 
 
 def run_plainly(function: Function) -> Function:
@@ -34,14 +36,31 @@ def run_plainly(function: Function) -> Function:
     What tells it so is `torch.compiler.is_dynamo_compiling`.
     """
     code = getattr(function, "__code__")  # noqa: B009
-    evaluator: Any = getattr(torch._C._dynamo, "eval_frame", None)
-    if hasattr(evaluator, "set_code_exec_strategy"):
-        skip = evaluator._FrameAction.SKIP
-        strategy = evaluator._FrameExecStrategy(skip, skip)
-        evaluator.set_code_exec_strategy(code, strategy)
-    elif hasattr(evaluator, "skip_code"):  # torch before 2.7
-        evaluator.skip_code(code)
+    if not hasattr(_EVALUATOR, "set_code_exec_strategy"):  # torch before 2.7
+        _EVALUATOR.skip_code(code)
+        return _without_tracer(function)
+    skip = _EVALUATOR._FrameAction.SKIP
+    strategy = _EVALUATOR._FrameExecStrategy(skip, skip)
+    _EVALUATOR.set_code_exec_strategy(code, strategy)
     return function
+
+
+def _without_tracer(function: Function) -> Function:
+    """Returns it with what it calls left alone, too: torch before 2.7 skips one function only."""
+
+    @functools.wraps(function)
+    def alone(*args: Any, **kwargs: Any) -> Any:
+        if is_dynamo_compiling():
+            return function(*args, **kwargs)
+        earlier = _EVALUATOR.set_eval_frame(None)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            _EVALUATOR.set_eval_frame(earlier)
+
+    _EVALUATOR.skip_code(alone.__code__)
+    marked: Any = alone
+    return cast("Function", marked)
 
 
 def forget_compiled() -> None:
