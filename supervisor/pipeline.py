@@ -147,7 +147,7 @@ class Pipeline:
         found: list[Judgement] = []
         first = 0
         for index in range(1, len(records) + 1):
-            if index == len(records) or self._begins_part(records[index]):
+            if index == len(records) or self._begins_part(records[index], index - first):
                 found += self._look_at_part(records[first:index])
                 first = index
         return found
@@ -173,7 +173,9 @@ class Pipeline:
             records = [replace(records[0], announced=True), *records[1:]]
         if records[0].begins_training:
             self._begin()
-        if records[0].begins_training or self._is_copy_due(records[0].step):
+        if records[0].restarted:
+            self.resumed(records[0].step)
+        if records[0].begins_training or self._is_copy_due():
             self._copies.append(_Copy(records[0].step, self._view(), []))
         self._copies[-1].since.extend(records)
         # By the place of the step among the records; most steps have nothing of it.
@@ -230,15 +232,15 @@ class Pipeline:
         self.predictor.forget_levels()
         return failed
 
-    def _begins_part(self, record: StepRecord) -> bool:
-        begins_anew = record.announced or record.begins_training
+    def _begins_part(self, record: StepRecord, waiting: int) -> bool:
+        begins_anew = record.announced or record.begins_training or record.restarted
         is_news = SHIFT in record.observed or script_change.CHANGE in record.observed
         if begins_anew or is_news or self._other_data.waits:
             return True
-        return self._evaluation.is_on or self._is_copy_due(record.step)
+        return self._evaluation.is_on or self._is_copy_due(waiting)
 
-    def _is_copy_due(self, step: int) -> bool:
-        return not self._copies or step >= self._copies[-1].step + COPY_EVERY
+    def _is_copy_due(self, waiting: int = 0) -> bool:
+        return not self._copies or len(self._copies[-1].since) + waiting >= COPY_EVERY
 
     def _begin(self) -> None:
         """Forgets all windows."""
@@ -271,13 +273,30 @@ class Pipeline:
         Args:
             to_step: the step whose state was restored.
         """
+        seen = [record for copy in self._copies for record in copy.since]
+        if self._go_back(to_step):
+            then = [r.loss for r in seen if to_step - LOOK_BACK <= r.step <= to_step]
+            self._evaluation.begin(to_step, then, seen[-1].loss if seen else math.nan)
+
+    def resumed(self, step: int, checkpoint: str = "") -> None:
+        """A process goes on from the state of `step`: the losses to come are compared with those
+        before it.
+
+        Args:
+            checkpoint: its name, if it is one of ours.
+        """
+        if self._copies:  # in a log; a live run's windows come with the checkpoint
+            self._go_back(step)
+        self.predictor.resumed(step, checkpoint)
+
+    def _go_back(self, to_step: int) -> bool:
+        """Brings the windows back to those before `to_step`; False where they begin anew."""
         copies = self._copies
-        seen = [record for copy in copies for record in copy.since]
         while copies and copies[-1].step > to_step:
             copies.pop()
         if not copies:
             self._begin()
-            return
+            return False
         copy = copies[-1]
         between = [record for record in copy.since if record.step < to_step]
         copy.since.clear()
@@ -286,8 +305,7 @@ class Pipeline:
             self._look_at_parts(between)
         if self._announced_at >= to_step:
             self._forget_levels()
-        then = [r.loss for r in seen if to_step - LOOK_BACK <= r.step <= to_step]
-        self._evaluation.begin(to_step, then, seen[-1].loss if seen else math.nan)
+        return True
 
     def state_dict(self) -> dict[str, Any]:
         """JSON-able; an equal pipeline goes on from it bit for bit."""

@@ -7,12 +7,15 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
+from supervisor.prediction.after_restart import AfterRestart
 from supervisor.prediction.calibration import KNOTS, calibrate, weigh
 from supervisor.prediction.climb import WINDOW, Climb
 from supervisor.prediction.excursions import Excursions
+from supervisor.prediction.first_rows import FirstRows
 from supervisor.prediction.level_drift import WINDOW as LEVEL_WINDOW
 from supervisor.prediction.level_drift import LevelDrift
 from supervisor.prediction.moving_objective import reward_of
+from supervisor.prediction.rise_from_zero import RiseFromZero
 from supervisor.prediction.subjects import subject_of
 from supervisor.prediction.trajectory import Trajectory
 from supervisor.records import Cause, CrashRisk, StepRecord
@@ -35,6 +38,9 @@ CAUSES: dict[str, Cause] = {
     "steady_climb": Cause.DIVERGENCE,
     "departure": Cause.DIVERGENCE,
     "reward_fall": Cause.REWARD,
+    "first_rows": Cause.DIVERGENCE,
+    "rise_from_zero": Cause.DIVERGENCE,
+    "lost_at_restart": Cause.DIVERGENCE,
     "excursions": Cause.INSTABILITY,
 }
 
@@ -52,7 +58,10 @@ OFF_COURSE = frozenset({"loss_leap", "loss_persistence", "departure"})
 """Signals that make an excursion of a loss."""
 
 OF_BATCH = frozenset(
-    {"loss_leap", "loss_persistence", "steady_climb", "departure", "reward_fall", "excursions"}
+    {
+        *("loss_leap", "loss_persistence", "steady_climb", "departure", "reward_fall"),
+        *("excursions", "first_rows", "rise_from_zero"),
+    }
 )
 """Signals that other data give, too."""
 
@@ -90,6 +99,9 @@ class CrashPredictor:
         self._climb = Climb()
         self._excursions = Excursions()
         self._drift = LevelDrift()
+        self._first_rows = FirstRows()
+        self._from_zero = RiseFromZero()
+        self._restart = AfterRestart()
         self._reward = LevelDrift(linear=True)
         self._loss_warned: deque[int] = deque(maxlen=3)
         self._loss_strong: deque[int] = deque(maxlen=2)
@@ -108,9 +120,16 @@ class CrashPredictor:
         self._excursions.reset()
         self._drift.reset()
         self._reward.reset()
+        self._first_rows.end()
+        self._from_zero.reset()
+        self._restart.reset()
         for seen in (self._loss_warned, self._loss_strong):
             seen.clear()
         self._onset = -1
+
+    def resumed(self, step: int, checkpoint: str) -> None:
+        """The state of `step` was put back, from a checkpoint of that name if it is ours."""
+        self._restart.begin(step, checkpoint, list(self._from_zero.recent))
 
     def update(self, record: StepRecord, scores: Mapping[str, float]) -> CrashRisk:
         """Judges `record`, of which the detectors gave `scores`."""
@@ -157,6 +176,7 @@ class CrashPredictor:
             self._judge_level(
                 found, loss.scale.clamp(record.loss) if record.loss >= 0 else record.loss
             )
+            self._judge_special(found, record.loss)
         leapt = loss.above_start and loss.z > 4.5 and loss.rise > LEFT_COURSE
         warned = loss.z > 6 and loss.rise > math.log(1.15) and loss.above_tail
         if is_game:
@@ -184,6 +204,21 @@ class CrashPredictor:
         departure.update(value)
         if departure.distance >= 1.0:
             found["departure"] = _slow_risk(departure.distance)
+
+    def _judge_special(self, found: dict[str, float], value: float) -> None:
+        """Where a course says little: in the first rows, at a level of zero, after a restart."""
+        first, from_zero, restart = self._first_rows, self._from_zero, self._restart
+        if not first.is_over:
+            first.update(value)
+            if first.warns:
+                found["first_rows"] = 0.55 if first.found else 0.35
+        from_zero.update(value, floor=self._loss.scale.floor)
+        if from_zero.found:
+            found["rise_from_zero"] = 0.6
+        if restart.is_on:
+            restart.update(value)
+            if restart.found:
+                found["lost_at_restart"] = 0.55
 
     def _judge_reward(self, found: dict[str, float], observed: Mapping[str, float]) -> None:
         value = reward_of(observed)
@@ -245,6 +280,15 @@ class CrashPredictor:
             return f"the loss has climbed for {WINDOW} steps, to {record.loss:.6g}"
         if main == "departure":
             return f"the mean loss of {LEVEL_WINDOW} steps was well above the best of the run"
+        if main == "first_rows":
+            return self._first_rows.reason(record.loss)
+        if main == "rise_from_zero":
+            return (
+                f"the loss of {record.loss:.6g} is more than ten times all of its last 50, which "
+                "counted as zero"
+            )
+        if main == "lost_at_restart":
+            return self._restart.reason
         if main == "excursions":
             return "the loss has left its course for several steps and come back, a second time"
         if main == "reward_fall":
@@ -265,6 +309,9 @@ class CrashPredictor:
             "excursions": self._excursions.state_dict(),
             "departure": self._drift.state_dict(),
             "reward": self._reward.state_dict(),
+            "first_rows": self._first_rows.state_dict(),
+            "rise_from_zero": self._from_zero.state_dict(),
+            "restart": self._restart.state_dict(),
             "loss_warned": list(self._loss_warned),
             "loss_strong": list(self._loss_strong),
             "nonfinite": list(self._nonfinite),
@@ -279,6 +326,14 @@ class CrashPredictor:
         if "excursions" in state:
             self._excursions.load_state_dict(state["excursions"])
         self._drift.load_state_dict(state["departure"])
+        self._first_rows.end()  # a state without them is of an older run
+        for name, part in (
+            ("first_rows", self._first_rows),
+            ("rise_from_zero", self._from_zero),
+            ("restart", self._restart),
+        ):
+            if name in state:
+                part.load_state_dict(state[name])
         self._reward.load_state_dict(state["reward"])
         self._loss_warned.extend(state["loss_warned"])
         self._loss_strong.extend(state["loss_strong"])

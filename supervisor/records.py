@@ -50,6 +50,7 @@ class StepRecord:
             its own: what came before says nothing about it.
         announced: the script said with `supervisor.announce` that from this step on something is
             different on purpose: levels seen before are no yardstick any more.
+        restarted: a log's first row after a resume: its loss is compared with the level before it.
         in_environment: the data come from an environment that the model acts in (reinforcement
             learning).
         observed: what the user gave with `supervisor.observe`, and what sampling probes saw.
@@ -70,6 +71,7 @@ class StepRecord:
     others_trained: bool = False
     begins_training: bool = False
     announced: bool = False
+    restarted: bool = False
     in_environment: bool = False
     observed: Mapping[str, float] = field(default_factory=dict)
 

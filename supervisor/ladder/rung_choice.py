@@ -19,7 +19,8 @@ from supervisor.settings import PolicySettings
 COURSE = frozenset(
     {
         "loss_warning", "loss_leap", "loss_persistence", "gradient_warning",
-        "steady_climb", "departure", "slow_divergence",
+        "steady_climb", "departure", "slow_divergence", "first_rows", "rise_from_zero",
+        "lost_at_restart",
     }
 )  # fmt: skip
 """Evidence from the course of loss and norm alone. Harder data and another objective make the same,

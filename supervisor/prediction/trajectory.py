@@ -135,11 +135,11 @@ class Trajectory:
 
     def _usual(self) -> float:
         """What a rise counts from: the median; where most values are as good as zero, a ratio to
-        them means nothing, and the untrained size stands for them."""
+        them means nothing, and the run's size stands for them."""
         median = self.reference.window.median
         if self._linear or median > math.log(self.scale.floor) + SMALL_RISE:
             return median
-        return math.log(self.scale.level)
+        return math.log(self.scale.usual)
 
     def _turn_linear(self) -> None:
         self._linear = True

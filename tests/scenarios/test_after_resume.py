@@ -51,6 +51,25 @@ for step in range(20):
     optimizer.zero_grad(); loss.backward(); optimizer.step()
 result = model.state_dict()
 """
+WORSE = """
+import os
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+goal = torch.randn(8, 1)
+worse = 5.0 if os.path.exists("begun") else 1.0
+for step in range(60):
+    x = torch.randn(32, 8)
+    loss = worse * (model(x) - x @ goal - 0.3 * torch.randn(32, 1)).square().mean()
+    if step == 49:
+        os.close(os.open("begun", os.O_CREAT))  # nobody sees that the script makes it
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
 
 
 def test_a_module_that_trains_when_it_is_called_resumes_approximately(tmp_path: Path) -> None:
@@ -71,6 +90,21 @@ def test_the_first_step_has_the_loss_it_had_before_the_kill(tmp_path: Path) -> N
     assert found["step"] == 8
     assert found["loss"] == found["recorded_loss"]
     assert ended.events("warning") == []
+
+
+def test_losses_above_those_before_the_checkpoint_are_an_alarm_with_its_name(
+    tmp_path: Path,
+) -> None:
+    ended = supervised(
+        tmp_path,
+        WORSE,
+        settings=("checkpoint.every_steps=40", "checkpoint.background=false"),
+        faults="[{kind: sigkill, step: 50}]",
+    )
+
+    risk, *_ = [event for event in ended.events("risk") if event["alarm"]]
+    assert 40 <= risk["step"] < 50
+    assert risk["reason"].startswith("the resume from checkpoint step_00000040 at step 40 did not")
 
 
 def test_another_loss_in_the_first_step_is_told_with_both_numbers(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ KNOWN = (
     "begins_training",
     "announced",
     "in_environment",
+    "restart",
 )
 """Columns with a meaning of their own; every other column becomes an observed value."""
 

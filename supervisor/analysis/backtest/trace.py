@@ -59,9 +59,9 @@ def read_trace(
     """Yields the steps of a log, or of rank 0 of a run directory, in order.
 
     An empty cell was not observed; ``nan`` and ``inf`` are values. Without a column of steps the
-    row number counts. A row after a gap in the step numbers, after a return to earlier ones (or to
-    an earlier epoch), or with another distance from row to row counts as announced (`Cadence`). A
-    log with a reward is one of reinforcement learning.
+    row number counts. A row after a gap in the step numbers, of an earlier epoch, or with another
+    distance from row to row counts as announced, one after a return to earlier steps as restarted
+    (`Cadence`). A log with a reward is one of reinforcement learning.
 
     Args:
         mapping: meaning → column, where the log's names are not known.
@@ -90,8 +90,12 @@ def _read_run(path: Path) -> Iterator[StepRecord]:
     from supervisor.storage.steps.flight_recorder import FlightReader
 
     with FlightReader(RunDirectory(path).steps(LEAD_RANK)) as reader:
+        last = -1
         for start in range(0, reader.rows(), ROWS_AT_ONCE):
-            yield from reader.records(start, start + ROWS_AT_ONCE)
+            for record in reader.records(start, start + ROWS_AT_ONCE):
+                record.restarted = record.step <= last
+                last = record.step
+                yield record
 
 
 def _log_in(folder: Path) -> Path:
@@ -151,13 +155,17 @@ def _records(
         )
     cadence, count = Cadence(), StepCount()
     epoch = next((name for name in names if name.lower() == "epoch"), "epoch")
-    step = -1
+    step = before = -1
     for number, values in enumerate(found):
         step = int(values.get("step", step + 1 if "step" in columns.by_meaning else number))
         record = _record(count.update(step, values.get(epoch, NAN)), values)
-        if cadence.breaks_at(record.step) or count.is_new_run:
+        breaks = cadence.breaks_at(record.step)
+        if breaks and record.step < before and not count.is_new_run:
+            record.restarted = True
+        elif breaks or count.is_new_run:
             record.announced = True
         record.in_environment = record.in_environment or in_environment
+        before = record.step
         yield record
 
 
@@ -231,6 +239,7 @@ def _record(step: int, values: Mapping[str, float]) -> StepRecord:
         begins_training=values.get("begins_training", 0.0) > 0,
         announced=values.get("announced", 0.0) > 0,
         in_environment=values.get("in_environment", 0.0) > 0,
+        restarted=values.get("restart", 0.0) > 0,
         observed={name: value for name, value in values.items() if name not in KNOWN},
     )
 

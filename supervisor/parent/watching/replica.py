@@ -56,6 +56,8 @@ class Replica:
         self._rollbacks.clear()
         self.risk = self._last = None
         self.update(history)
+        if self._pipeline is not None and self._last is not None:
+            self._pipeline.resumed(self._last.step + 1)
 
     def saw_events(self, events: Iterable[JournalEvent]) -> None:
         """Remembers rollbacks in place: the worker's windows went back with the weights."""

@@ -144,6 +144,7 @@ class StateRestorer:
             remembered = read_section(start.checkpoint.path, PIPELINE)
             if remembered is not None:
                 self._pipeline.load_state_dict(remembered)
+                self._pipeline.resumed(step, start.checkpoint.path.name)
         problems = [STEP_IS_BEGUN] if meta.get("step_is_begun") else []
         problems += [RESULT_LOST] if meta.get("update_result_lost") else []
         problems += [OLDER_CASTS] if meta.get("older_casts") else []

@@ -129,8 +129,8 @@ def test_a_backtest_is_drawn(tmp_path: Path) -> None:
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_treatment_without_an_alarm_is_counted(tmp_path: Path) -> None:
-    """A start that failed is begun anew at no risk at all."""
+def test_the_first_treatment_is_told_without_checkpoints(tmp_path: Path) -> None:
+    """A start that failed is begun anew, after the alarm of its first rows."""
     lines = [f"{step},{1.0 if step < 2 else 900.0},1.0" for step in range(80)]
     (tmp_path / "t.csv").write_text("step,loss,grad_norm\n" + "\n".join(lines) + "\n")
 
@@ -138,4 +138,4 @@ def test_a_treatment_without_an_alarm_is_counted(tmp_path: Path) -> None:
 
     treated = [d["step"] for d in document["decisions"] if set(d["actions"]) - {"checkpoint"}]
     assert document["first_treatment"] == treated[0]
-    assert document["risk"][treated[0]] == 0.0
+    assert document["first_alarm"] == 5 < treated[0]

@@ -350,7 +350,7 @@ def test_tags_of_event_files_join_by_step_and_a_resumed_run_begins_another_pass(
 
     assert [record.step for record in records] == [*range(30), *range(20, 25)]
     assert [record.lr for record in records] == [*map(float, range(30)), *[0.5] * 5]
-    assert [record.step for record in records if record.announced] == [20]
+    assert [record.step for record in records if record.restarted] == [20]
 
 
 def test_event_files_of_tensorflow_and_a_cut_one_are_read(tmp_path: Path) -> None:
