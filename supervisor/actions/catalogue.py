@@ -21,6 +21,7 @@ from supervisor.actions.skip_update import SkipUpdate
 from supervisor.actions.smaller_batch import SmallerBatch
 from supervisor.actions.stop import Stop
 from supervisor.actions.tighten_clip import TightenClip
+from supervisor.actions.trial_step import TrialStep
 
 ACTIONS: tuple[type[Action], ...] = (
     SkipUpdate,
@@ -36,6 +37,7 @@ ACTIONS: tuple[type[Action], ...] = (
     ResetOptimizer,
     Fp32Modules,
     Fp32Fallback,
+    TrialStep,
     Rollback,
     Reinstate,
     BackToStart,

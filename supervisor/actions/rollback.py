@@ -53,15 +53,26 @@ class Rollback(Action):
 
 
 def way_back(context: ActionContext) -> Snapshot | None:
-    """Returns the newest finite snapshot from before the onset, or the next best; None without.
+    """Returns the newest finite snapshot from before the onset, or the next best; None without."""
+    ring = context.snapshots
+    next_best = ring.oldest() or ring.on_disk(context.step + 1)
+    return before_onset(context) or _finite(context, next_best)
+
+
+def before_onset(context: ActionContext) -> Snapshot | None:
+    """The newest finite snapshot from before the onset; None if there is none.
 
     Where memory holds none so old, the newest such checkpoint serves.
     """
     onset = context.decision.onset_step
     target = (onset if onset >= 0 else context.step) - context.policy.rollback_margin_steps
     ring = context.snapshots
-    chosen = ring.before(target + 1) or ring.on_disk(target + 1)
-    chosen = chosen or ring.oldest() or ring.on_disk(context.step + 1)
+    return _finite(context, ring.before(target + 1) or ring.on_disk(target + 1))
+
+
+def _finite(context: ActionContext, chosen: Snapshot | None) -> Snapshot | None:
+    """`chosen`, or the newest one before it that holds no NaN and no infinity."""
+    ring = context.snapshots
     while chosen is not None and not is_finite(chosen.state)[0]:
         chosen = ring.before(chosen.step) or ring.on_disk(chosen.step)
     return chosen

@@ -19,6 +19,7 @@ from supervisor.worker.treatment.follower_guard import FollowerGuard
 from supervisor.worker.treatment.healing import Healing
 from supervisor.worker.treatment.ordered_treatments import OrderedTreatments
 from supervisor.worker.treatment.skipped_updates import SkippedUpdates
+from supervisor.worker.treatment.trial_step import TrialStep
 from supervisor.worker.treatment.update_controls import UpdateControls
 
 
@@ -33,6 +34,7 @@ class Treatment:
     runner: ActionRunner
     dispatcher: Dispatcher
     retry: ExactRetry
+    trial: TrialStep
     updates: UpdateControls
     ordered: OrderedTreatments
 
@@ -53,7 +55,8 @@ def build_treatment(
         held=state.held,
         warn=ground.warn,
     )
-    runner = _build_runner(task, ground, state, agreement, judging, healing)
+    trial = _build_trial(task, ground, recorders, state, judging)
+    runner = _build_runner(task, ground, state, agreement, judging, healing, trial)
     retry = _build_retry(task, ground, ring, recorders, state, runner)
     return Treatment(
         runner=runner,
@@ -69,6 +72,7 @@ def build_treatment(
             warn=ground.warn,
         ),
         retry=retry,
+        trial=trial,
         updates=_build_updates(task, ground, recorders, state, runner, healing),
         ordered=OrderedTreatments(
             task.order,
@@ -88,6 +92,7 @@ def _build_runner(
     agreement: Agreement,
     judging: Judging,
     healing: Healing,
+    trial: TrialStep,
 ) -> ActionRunner:
     tools = ActionTools(
         policy=task.policy,
@@ -100,6 +105,7 @@ def _build_runner(
         schedule=ground.schedule,
         pre_treatment=state.pre_treatment,
         healing=healing,
+        trial=trial,
         state_changed=state.watch.begin_anew,
     )
     return ActionRunner(
@@ -109,6 +115,24 @@ def _build_runner(
         pipeline=judging.pipeline,
         journal=ground.group_journal,
         warn=ground.warn,
+    )
+
+
+def _build_trial(
+    task: Task, ground: Ground, recorders: Recorders, state: State, judging: Judging
+) -> TrialStep:
+    return TrialStep(
+        registry=ground.registry,
+        state=state.training,
+        snapshots=state.snapshots,
+        memory=state.memory,
+        progress=ground.progress,
+        pipeline=judging.pipeline,
+        recorder=recorders.recorder,
+        schedule=ground.schedule,
+        warn=ground.warn,
+        barrier=ground.barrier,
+        is_possible=task.place.is_alone and not task.order.experiment,
     )
 
 

@@ -58,6 +58,7 @@ from supervisor.worker.recording.loading.stream_proof import Stream
 from supervisor.worker.recording.loading.worker_proof import Iteration, WorkerNote
 from supervisor.worker.recording.recording import Recording, encode
 from supervisor.worker.recording.told_objects import note_objects
+from supervisor.worker.treatment.trial_step import TrialStep
 from supervisor.worker.treatment.update_controls import UpdateControls
 
 
@@ -83,6 +84,7 @@ class Monitor(TrainingHooks):
         exchanges: Exchanges,
         averages: FirstAverages,
         compute: ComputeCheck,
+        trial: TrialStep,
         barrier: ErrorBarrier,
     ) -> None:
         self._interception = interception
@@ -105,6 +107,7 @@ class Monitor(TrainingHooks):
         self._exchanges = exchanges
         self._averages = averages
         self._compute = compute
+        self._trial = trial
         self._forward_part = barrier("forward", records=True)
         self._loss_part = barrier("loss")
         self._reads_part = barrier("reads", records=True)
@@ -152,6 +155,8 @@ class Monitor(TrainingHooks):
             nodes = 0 if with_graph else graph_nodes()
             if self._compute.step == progress.steps_done:
                 call = functools.partial(self._compute.run, FORWARD, call)
+            if self._trial.is_on and with_graph and module.training:
+                call = functools.partial(self._trial.forward, call)
             random = self._random
             earlier = random.before()
             output = call()
