@@ -15,13 +15,12 @@ from supervisor.actions.reinstate import Reinstate
 from supervisor.actions.repair_optimizer import RepairOptimizer
 from supervisor.actions.reset_optimizer import ResetOptimizer
 from supervisor.actions.restart import Restart
-from supervisor.actions.rollback import Rollback
+from supervisor.actions.rollback import Rollback, TrialStep
 from supervisor.actions.skip_data import SkipData
 from supervisor.actions.skip_update import SkipUpdate
 from supervisor.actions.smaller_batch import SmallerBatch
 from supervisor.actions.stop import Stop
 from supervisor.actions.tighten_clip import TightenClip
-from supervisor.actions.trial_step import TrialStep
 
 ACTIONS: tuple[type[Action], ...] = (
     SkipUpdate,

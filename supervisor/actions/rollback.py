@@ -1,4 +1,4 @@
-"""Puts the weights of some steps ago back, and goes on with the next data."""
+"""Goes back to the weights of some steps ago, for good or for one step."""
 
 from __future__ import annotations
 
@@ -50,6 +50,30 @@ class Rollback(Action):
             to_step=snapshot.step,
             fields={"from_step": context.step, "to_step": snapshot.step},
         )
+
+
+class TrialStep(Action):
+    """The forwards of the next step are computed with the weights of the newest snapshot from
+    before the onset; its update is left out, and the state is the present one again.
+
+    What its loss says is in `supervisor.ladder.trial_steps`.
+    """
+
+    name = "trial_step"
+    moment = "boundary"
+    changes_state = False
+    cost = "one batch"
+
+    def apply(self, context: ActionContext) -> ActionResult:
+        snapshot = before_onset(context)
+        if snapshot is None:
+            refusal = "there is no snapshot from before the onset"
+        else:
+            refusal = context.begin_trial(snapshot)
+        if snapshot is None or refusal:
+            return ActionResult(name=self.name, applied=False, detail=refusal)
+        detail = f"the next step is tried with the weights of step {snapshot.step}"
+        return self.done(detail, trial_of=snapshot.step)
 
 
 def way_back(context: ActionContext) -> Snapshot | None:

@@ -19,7 +19,7 @@ from supervisor.worker.treatment.follower_guard import FollowerGuard
 from supervisor.worker.treatment.healing import Healing
 from supervisor.worker.treatment.ordered_treatments import OrderedTreatments
 from supervisor.worker.treatment.skipped_updates import SkippedUpdates
-from supervisor.worker.treatment.trial_step import TrialStep
+from supervisor.worker.treatment.trial_step import OlderWeights
 from supervisor.worker.treatment.update_controls import UpdateControls
 
 
@@ -34,7 +34,7 @@ class Treatment:
     runner: ActionRunner
     dispatcher: Dispatcher
     retry: ExactRetry
-    trial: TrialStep
+    trial: OlderWeights
     updates: UpdateControls
     ordered: OrderedTreatments
 
@@ -92,7 +92,7 @@ def _build_runner(
     agreement: Agreement,
     judging: Judging,
     healing: Healing,
-    trial: TrialStep,
+    trial: OlderWeights,
 ) -> ActionRunner:
     tools = ActionTools(
         policy=task.policy,
@@ -120,8 +120,8 @@ def _build_runner(
 
 def _build_trial(
     task: Task, ground: Ground, recorders: Recorders, state: State, judging: Judging
-) -> TrialStep:
-    return TrialStep(
+) -> OlderWeights:
+    return OlderWeights(
         registry=ground.registry,
         state=state.training,
         snapshots=state.snapshots,

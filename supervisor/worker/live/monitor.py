@@ -58,7 +58,7 @@ from supervisor.worker.recording.loading.stream_proof import Stream
 from supervisor.worker.recording.loading.worker_proof import Iteration, WorkerNote
 from supervisor.worker.recording.recording import Recording, encode
 from supervisor.worker.recording.told_objects import note_objects
-from supervisor.worker.treatment.trial_step import TrialStep
+from supervisor.worker.treatment.trial_step import OlderWeights
 from supervisor.worker.treatment.update_controls import UpdateControls
 
 
@@ -84,7 +84,7 @@ class Monitor(TrainingHooks):
         exchanges: Exchanges,
         averages: FirstAverages,
         compute: ComputeCheck,
-        trial: TrialStep,
+        trial: OlderWeights,
         barrier: ErrorBarrier,
     ) -> None:
         self._interception = interception

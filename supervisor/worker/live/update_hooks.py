@@ -13,7 +13,7 @@ from supervisor.worker.live.boundary import Boundary
 from supervisor.worker.live.lead import Lead
 from supervisor.worker.live.step_recorder import StepRecorder
 from supervisor.worker.treatment.dispatcher import Dispatcher
-from supervisor.worker.treatment.trial_step import LEFT_OUT, TrialStep
+from supervisor.worker.treatment.trial_step import LEFT_OUT, OlderWeights
 from supervisor.worker.treatment.update_controls import POISONED, UpdateControls
 from supervisor.worker.treatment.update_plan import AS_IT_IS
 
@@ -35,7 +35,7 @@ class UpdateHooks:
         controls: UpdateControls,
         boundary: Boundary,
         watch: UpdateWatch,
-        trial: TrialStep,
+        trial: OlderWeights,
         injector: FaultInjector,
         barrier: ErrorBarrier,
     ) -> None:

@@ -30,7 +30,7 @@ from supervisor.worker.session.starting_point import ResumePoint
 from supervisor.worker.session.state_restorer import StateRestorer
 from supervisor.worker.treatment.exact_retry import ExactRetry
 from supervisor.worker.treatment.ordered_treatments import OrderedTreatments
-from supervisor.worker.treatment.trial_step import TrialStep
+from supervisor.worker.treatment.trial_step import OlderWeights
 
 NAMED_FILES = 3
 STAND_IN_REACHED = (
@@ -56,7 +56,7 @@ class Arrival:
     boundary: Boundary
     recorded: RecordedSteps
     retry: ExactRetry
-    trial: TrialStep
+    trial: OlderWeights
     journal: Journal
 
     def put_back(self, start: ResumePoint, replay: FastForward) -> list[str]:

@@ -23,7 +23,7 @@ from supervisor.worker.ground.run_warnings import RunWarnings
 from supervisor.worker.ground.script_use import ScriptUse
 from supervisor.worker.group.agreement import Agreement
 from supervisor.worker.treatment.healing import Healing
-from supervisor.worker.treatment.trial_step import TrialStep
+from supervisor.worker.treatment.trial_step import OlderWeights
 
 QUIET_STEPS = 20
 """What an observing policy would have done is told at most once in so many steps."""
@@ -44,7 +44,7 @@ class ActionTools:
     schedule: BoundarySchedule
     pre_treatment: PreTreatmentCheckpoint
     healing: Healing
-    trial: TrialStep
+    trial: OlderWeights
     state_changed: Callable[[], None]
 
     def context(self, decision: Decision) -> ActionContext:

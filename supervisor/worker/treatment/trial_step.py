@@ -42,7 +42,7 @@ _ORDINARY = (torch.Tensor, torch.nn.Parameter)
 Models = dict[str, dict[str, torch.Tensor]]
 
 
-class TrialStep:
+class OlderWeights:
     """Called at the boundary before it (`begin`), around its forwards, and around its update.
 
     Args:
@@ -139,8 +139,6 @@ class TrialStep:
         progress, registry = self._progress, self._registry
         if not self._is_possible:
             return "several ranks train, or it is a replay"
-        if progress.at_update or progress.step_is_begun:
-            return "parts of a step are computed before its first forward"
         if progress.backwards_of_last != 1 or progress.grads_matter:
             return "a step has several backwards, or adds to gradients of earlier ones"
         if progress.graphs.seen:
