@@ -2,12 +2,12 @@
 
     python -m benchmarks.trial_step [--quick] [--json FILE]
 
-Five small trainings (perceptron, batch normalisation, convolutions, GRU, regression), each with four
-ways in which the script itself spoils its state, and four in which labels, objective, augmentation
-or curriculum change on purpose. Those of a task run one after another in one script, supervised and
-as plain Python. Printed is, of each case, what was done, how many trials were made, and the loss on
-held-out batches; then whether the state after each trial was, to the bit, the one before it.
-Six minutes on two cores; `--quick` is one task.
+Five small trainings (perceptron, batch normalisation, convolutions, GRU, regression), each with
+four ways in which the script itself spoils its state, and four in which labels, objective,
+augmentation or curriculum change on purpose. Those of a task run one after another in one script,
+supervised and as plain Python. Printed is, of each case, what was done, how many trials were made,
+and the loss on held-out batches; then whether the state after each trial was, to the bit, the one
+before it. Six minutes on two cores; `--quick` is one task.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Optimizer
 
-STEPS, AT, EARLY = 400, 240, 30
+STEPS, AT, EARLY = 400, 200, 30
 """Of each training, the step after which it is spoiled or changed, and of a wrong reload's file."""
 BATCH, HELD_OUT = 64, 16
 CLASSES, WIDTH = 10, 64
@@ -61,7 +61,7 @@ def add_noise(training: Training) -> None:
     """An average that is written into the weights, of the wrong scale."""
     for parameter in training.model.parameters():
         spread = float(parameter.data.std()) if parameter.numel() > 1 else 0.1
-        parameter.data.add_(0.8 * spread * torch.randn_like(parameter.data))
+        parameter.data.add_(1.5 * spread * torch.randn_like(parameter.data))
 
 
 def overwrite_layer(training: Training) -> None:

@@ -149,6 +149,7 @@ class EscalationLadder:
     def settle(self, result: ActionResult) -> None:
         """Takes in what an action did. One that did not apply leaves the way free for the next."""
         if result.applied:
+            self.trials.is_next |= result.name == TRIAL_STEP
             if result.to_step >= 0:
                 self._guard.forgive()
                 self._treatments.restart_watch()

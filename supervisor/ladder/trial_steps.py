@@ -34,6 +34,8 @@ MOST = 2
 """Trials of one leap: each costs a batch."""
 REST = 100
 """Steps without another one after a trial that could not be made."""
+WAITS = 32
+"""Steps for which an answer may be out, because calm ones are judged together."""
 LEVELS = 10
 """Losses that say what a snapshot's weights gave at their time, as after a rollback."""
 NOW = 3
@@ -93,7 +95,7 @@ class TrialSteps:
     """Follows the loss, and knows which trials were asked for.
 
     Attributes:
-        is_asked: the next step is to be a trial.
+        is_asked: a step to come is to be a trial. `is_next`: all is ready for it.
         onset: the step at which the loss left its level.
         takes_over: no trial has decided a loss beyond all that untrained weights gave: what would
             have been done without one is due.
@@ -110,7 +112,8 @@ class TrialSteps:
         self._above = 0
         self._tries = 0
         self.onset = -1
-        self.is_asked = self.takes_over = self._is_ruin = False
+        self.is_asked = self.is_next = self.takes_over = self._is_ruin = False
+        self._waited = 0
 
     @property
     def usual(self) -> tuple[float, ...]:
@@ -120,7 +123,9 @@ class TrialSteps:
     def update(self, record: StepRecord) -> None:
         """Takes in a step that was no trial."""
         if self.is_asked:
-            self.could_not_be_made()
+            self._waited += 1
+            if self.is_next or self._is_ruin or self._waited > WAITS:
+                self.could_not_be_made()
         loss = record.loss
         if not (record.loss_seen and math.isfinite(loss)):
             return
@@ -148,7 +153,7 @@ class TrialSteps:
             is_ruin: it is about to be rolled back, because the loss is beyond all that untrained
                 weights gave.
         """
-        if self._tries >= MOST or record.step < self._rests_until:
+        if self.is_asked or self._tries >= MOST or record.step < self._rests_until:
             return False
         if record.in_environment or record.others_trained or not risk.alarm:
             return False
@@ -156,7 +161,7 @@ class TrialSteps:
 
     def ask(self, record: StepRecord, risk: CrashRisk, *, is_ruin: bool) -> None:
         """It is asked for."""
-        self.is_asked = True
+        self.is_asked, self._waited = True, 0
         self._rests_until = record.step
         self._is_ruin = self._is_ruin or is_ruin
         if not self._above:
@@ -164,13 +169,13 @@ class TrialSteps:
 
     def could_not_be_made(self) -> None:
         """What was asked for was refused, or no loss came of it."""
-        self.is_asked = False
+        self.is_asked = self.is_next = False
         self._rests_until += REST
         self.takes_over = self._is_ruin
 
     def answered(self, answer: TrialAnswer) -> bool:
         """Takes in what a trial has said; returns whether it was asked for."""
-        was_asked, self.is_asked = self.is_asked, False
+        was_asked, self.is_asked, self.is_next = self.is_asked, False, False
         self._tries += 1
         if answer is TrialAnswer.OPEN:
             self.takes_over = self._is_ruin and self._tries >= MOST
@@ -184,6 +189,8 @@ class TrialSteps:
             "tries": self._tries,
             "onset": self.onset,
             "asked": self.is_asked,
+            "next": self.is_next,
+            "waited": self._waited,
             "takes_over": self.takes_over,
             "ruin": self._is_ruin,
             "rests_until": self._rests_until,
@@ -195,4 +202,5 @@ class TrialSteps:
         self._above, self._tries = int(state["above"]), int(state["tries"])
         self.onset, self._rests_until = int(state["onset"]), int(state["rests_until"])
         self.is_asked, self.takes_over = bool(state["asked"]), bool(state["takes_over"])
+        self.is_next, self._waited = bool(state["next"]), int(state["waited"])
         self._is_ruin = bool(state["ruin"])

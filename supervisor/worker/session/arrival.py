@@ -171,8 +171,7 @@ class Arrival:
         if is_same and order.retry_until is None:
             is_whole = probe.loss_seen or not probe.backward_calls
             self.recorded.expect(said, int(row or 0), left_out=0 if is_whole else 1)
-        if is_same:
-            self.trial.resumed(int(row or 0))
+        self.trial.resumed(int(row or 0), is_exact=is_same)
         self.retry.resumed(int(row or 0), is_exact=is_same)
 
     def _stand_in_reached(self) -> None:

@@ -96,21 +96,23 @@ class OlderWeights:
         self._optimizers: dict[str, Any] | None = None
         self._memory.holds(TRIAL, self._size, 0)
 
-    def resumed(self, recorded_row: int) -> None:
-        """An exact resume: trials that the killed attempt has made after the checkpoint are not
-        made again but taken from its record, because the snapshots of then are gone.
+    def resumed(self, recorded_row: int, *, is_exact: bool) -> None:
+        """After an exact resume, trials that the killed attempt has made since the checkpoint are
+        not made again but taken from its record, because the snapshots of then are gone.
 
         Args:
             recorded_row: where the recorder stood when the checkpoint was made.
         """
-        try:
-            with FlightReader(self._recorder.path) as reader:
-                records = reader.records(recorded_row)
-        except (OSError, RunDirectoryError):
-            return
-        self._recorded = {r.step: r for r in records if TRIAL_OF in r.observed}
-        if self._is_recorded():
-            self.is_on = True
+        if is_exact:
+            try:
+                with FlightReader(self._recorder.path) as reader:
+                    records = reader.records(recorded_row)
+            except (OSError, RunDirectoryError):
+                records = []
+            self._recorded = {r.step: r for r in records if TRIAL_OF in r.observed}
+        self.is_on = self._is_recorded()
+        trials = self._pipeline.ladder.trials
+        trials.is_asked = trials.is_next = self.is_on  # else the next step asks again
 
     def _is_recorded(self) -> bool:
         is_asked = self._pipeline.ladder.trials.is_asked
