@@ -80,7 +80,7 @@ class ActionContext:
     request_restart: Callable[[str], None] = _nothing
     request_stop: Callable[[str], None] = _nothing
     pipeline_restore: Callable[[Mapping[str, Any]], None] = _nothing
-    begin_trial: Callable[[Snapshot], str] = field(
+    begin_trial: Callable[[Snapshot | None], str] = field(
         default=lambda snapshot: "no training is under way"
     )
     skip_batches: Callable[[int], None] | None = None

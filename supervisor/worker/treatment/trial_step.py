@@ -110,7 +110,8 @@ class OlderWeights:
             except (OSError, RunDirectoryError):
                 records = []
             self._recorded = {r.step: r for r in records if TRIAL_OF in r.observed}
-        self.is_on = self._is_recorded()
+        if self._is_recorded():
+            self._arm(None)
         trials = self._pipeline.ladder.trials
         trials.is_asked = trials.is_next = self.is_on  # else the next step asks again
 
@@ -120,22 +121,27 @@ class OlderWeights:
 
     # --- at the boundary ---------------------------------------------------------------------
 
-    def begin(self, snapshot: Snapshot) -> str:
+    def begin(self, snapshot: Snapshot | None) -> str:
         """The next step is to be a trial; returns why it cannot be."""
         if self._is_recorded():
-            self.is_on = True
+            self._arm(None)
             return ""
+        if snapshot is None:
+            return "there is no snapshot from before the onset"
         refusal = self._refusal(snapshot)
         if refusal:
             return refusal
         levels = self._pipeline.trial_levels(snapshot.step)
         if not levels[0] < levels[1]:
             return f"the losses of step {snapshot.step} are not known, or were no better"
+        self._arm(snapshot, levels)
+        return ""
+
+    def _arm(self, snapshot: Snapshot | None, levels: tuple[float, float] = (0.0, 0.0)) -> None:
         self._forget()
         self.is_on = True
         self._step, self._snapshot, self._levels = self._progress.steps_done, snapshot, levels
-        self._is_of_ring = _is_in(snapshot, self._snapshots)
-        return ""
+        self._is_of_ring = snapshot is not None and _is_in(snapshot, self._snapshots)
 
     def _refusal(self, snapshot: Snapshot) -> str:
         progress, registry = self._progress, self._registry
@@ -182,9 +188,9 @@ class OlderWeights:
     def _open(self) -> None:
         """Puts the older weights in place, if the forward that begins is one of the trial's."""
         progress, snapshot = self._progress, self._snapshot
-        if snapshot is None or progress.steps_done != self._step or progress.probe.backward_calls:
+        if progress.steps_done != self._step or progress.probe.backward_calls:
             return
-        if self._is_of_ring and not _is_in(snapshot, self._snapshots):
+        if snapshot is not None and self._is_of_ring and not _is_in(snapshot, self._snapshots):
             return
         live, random = self._live(), RngState.capture()
         if not self._kept:
@@ -192,7 +198,8 @@ class OlderWeights:
             self._note_parts()
         self._kept = copy_state(live, self._kept or None)
         self._opened = live, random
-        _write(live, snapshot.state["models"])
+        if snapshot is not None:
+            _write(live, snapshot.state["models"])
 
     def _close(self) -> None:
         """The present weights again, and what the forward has drawn is given back."""
@@ -219,18 +226,17 @@ class OlderWeights:
     def update_begins(self) -> bool:
         """Called before the lead's update is judged; returns whether the step was a trial, so that
         the update is to be left out."""
-        probe = self._progress.probe
-        if self._is_recorded():
-            recorded = self._recorded.pop(self._progress.steps_done)
-            probe.loss, probe.loss_seen = recorded.loss, recorded.loss_seen
-            probe.observed = {**probe.observed, **recorded.observed}
-            return True
-        snapshot = self._snapshot
-        if snapshot is None or not self._kept or self._progress.steps_done != self._step:
+        probe, step, snapshot = self._progress.probe, self._progress.steps_done, self._snapshot
+        if step != self._step or not self._kept:
             self._forget()
             return False
-        low, high = self._levels
-        seen = {TRIAL_OF: float(snapshot.step), TRIAL_LOW: low, TRIAL_HIGH: high}
+        if snapshot is None:
+            recorded = self._recorded.pop(step)
+            probe.loss, probe.loss_seen = recorded.loss, recorded.loss_seen
+            seen: dict[str, float] = {**recorded.observed}
+        else:
+            low, high = self._levels
+            seen = {TRIAL_OF: float(snapshot.step), TRIAL_LOW: low, TRIAL_HIGH: high}
         probe.observed = {**probe.observed, **seen}
         self._optimizers = copy_state(self._optimizers_now())
         return True
