@@ -296,7 +296,7 @@ TASKS: dict[str, Task] = {
     ),
     "convolutions": Task(
         model=convolutions,
-        optimizer=lambda p: torch.optim.AdamW(p, 1e-3),
+        optimizer=lambda p: torch.optim.AdamW(p, 2e-3),
         draw=classes,
         loss=cross_entropy,
         changes={
@@ -320,7 +320,7 @@ TASKS: dict[str, Task] = {
     ),
     "function": Task(
         model=small_network,
-        optimizer=lambda p: torch.optim.RMSprop(p, 1e-3),
+        optimizer=lambda p: torch.optim.RMSprop(p, 3e-3),
         draw=function,
         loss=squares,
         changes={

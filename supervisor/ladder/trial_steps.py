@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from supervisor.detectors.statistics.leap import LEAP, is_leap
+from supervisor.detectors.statistics.leap import is_leap
 from supervisor.records import CrashRisk, StepRecord
 
 TRIAL_STEP = "trial_step"
@@ -24,10 +24,10 @@ TRIAL_OF, TRIAL_LOW, TRIAL_HIGH = "trial_of", "trial_low", "trial_high"
 their time, and what the present ones give. So its row alone gives the answer again."""
 
 LOSSES, FEWEST = 32, 10
-"""A loss that lies a leap above the highest of so many last ones has left its level."""
+"""A loss above the highest of so many last ones may be the first of another level."""
 AFTER = 4
-"""Steps in a row after which it has left it to stay: two are in the reach of odd batches, and
-an alarm takes two."""
+"""So many in a row are, if their median lies a leap above the usual one: two may be odd
+batches, and an alarm takes two."""
 FORGET = 40
 """Steps after which a higher level is the usual one, as in the predictor (docs/prediction.md)."""
 MOST = 2
@@ -109,7 +109,7 @@ class TrialSteps:
         """Other levels are usual from here on."""
         self._usual: deque[float] = deque(maxlen=LOSSES)
         self._line = math.inf
-        self._above = 0
+        self._above: list[float] = []
         self._tries = 0
         self.onset = -1
         self.is_asked = self.is_next = self.takes_over = self._is_ruin = False
@@ -129,22 +129,21 @@ class TrialSteps:
         loss = record.loss
         if not (record.loss_seen and math.isfinite(loss)):
             return
-        if self._above:
-            self._above += 1
-            is_up = loss > self._line
-            if is_up and self._above <= FORGET:
-                return
-            if is_up:
-                self._usual.clear()
-            self._above = self._tries = 0
-            self._is_ruin = False
-        elif len(self._usual) >= FEWEST:
-            highest = max(self._usual)
-            if is_leap(loss, highest):
-                self._line = highest + LEAP * abs(highest)
-                self._above, self.onset = 1, record.step
-                return
-        self._usual.append(loss)
+        if loss > self._line and len(self._above) < FORGET:
+            if not self._above:
+                self.onset = record.step
+            self._above.append(loss)
+            return
+        if loss > self._line:
+            self._usual.clear()
+        self._usual += [*self._above, loss]
+        self._above.clear()
+        self._tries, self._is_ruin = 0, False
+        self._line = max(self._usual) if len(self._usual) >= FEWEST else math.inf
+
+    def _has_left_its_level(self) -> bool:
+        last = self._above[-AFTER:]
+        return len(last) == AFTER and is_leap(median(last), median(self._usual))
 
     def wants(self, record: StepRecord, risk: CrashRisk, *, is_ruin: bool) -> bool:
         """Whether the next step had better be a trial.
@@ -157,7 +156,7 @@ class TrialSteps:
             return False
         if record.in_environment or record.others_trained or not risk.alarm:
             return False
-        return is_ruin or self._above >= AFTER
+        return is_ruin or self._has_left_its_level()
 
     def ask(self, record: StepRecord, risk: CrashRisk, *, is_ruin: bool) -> None:
         """It is asked for."""
@@ -185,7 +184,7 @@ class TrialSteps:
         return {
             "usual": list(self._usual),
             "line": self._line,
-            "above": self._above,
+            "above": list(self._above),
             "tries": self._tries,
             "onset": self.onset,
             "asked": self.is_asked,
@@ -199,7 +198,7 @@ class TrialSteps:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._usual = deque(state["usual"], maxlen=LOSSES)
         self._line = float(state["line"])
-        self._above, self._tries = int(state["above"]), int(state["tries"])
+        self._above, self._tries = list(state["above"]), int(state["tries"])
         self.onset, self._rests_until = int(state["onset"]), int(state["rests_until"])
         self.is_asked, self.takes_over = bool(state["asked"]), bool(state["takes_over"])
         self.is_next, self._waited = bool(state["next"]), int(state["waited"])
