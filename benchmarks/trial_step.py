@@ -23,8 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import trial_step_tasks
-from supervisor.codes import ActionOutcome
+from supervisor.codes import ActionOutcome, Found
 from supervisor.events.event import of_kind
+from supervisor.events.state_events import StateFound
 from supervisor.events.step_events import ActionEvent
 from supervisor.ladder.rungs import FREE
 from supervisor.ladder.trial_steps import TRIAL_STEP
@@ -69,10 +70,16 @@ def outcomes_of(task: str, folder: Path) -> list[Outcome]:
     alone = [sys.executable, str(SCRIPT), task, "alone.json"]
     subprocess.run(alone, cwd=folder, check=True, capture_output=True)
     beside, plain = (json.loads((folder / f"{n}.json").read_text()) for n in ("beside", "alone"))
+    journal = read_journal(RunDirectory(folder / "run").journal)
     actions = [
-        event
-        for event in of_kind(read_journal(RunDirectory(folder / "run").journal), ActionEvent)
-        if event.outcome is ActionOutcome.APPLIED
+        (event.name, event.step or 0)
+        for event in of_kind(journal, ActionEvent)
+        if event.outcome is ActionOutcome.APPLIED and event.name not in FREE
+    ]
+    actions += [
+        (TRIAL_STEP, event.step or 0)
+        for event in of_kind(journal, StateFound)
+        if event.found in (Found.ANOTHER_LEVEL, Found.TRIAL_STEP)
     ]
     undisturbed = plain[-1]["loss"]
     return [
@@ -87,18 +94,18 @@ def _outcome(
     case: dict[str, Any],
     alone: float,
     undisturbed: float,
-    actions: list[ActionEvent],
+    actions: list[tuple[str, int]],
 ) -> Outcome:
     first = number * trial_step_tasks.STEPS
-    made = [(e.name, (e.step or 0) - first) for e in actions]
+    made = [(name, step - first) for name, step in actions]
     made = [(name, step) for name, step in made if 0 <= step < trial_step_tasks.STEPS]
-    trials = [step + 1 for name, step in made if name == TRIAL_STEP]
+    trials = [step for name, step in made if name == TRIAL_STEP]
     return Outcome(
         task=task,
         case=case["case"],
         kind=case["kind"],
         trials=len(trials),
-        treatments=tuple(name for name, _ in made if name not in FREE),
+        treatments=tuple(name for name, _ in made if name != TRIAL_STEP),
         alone=alone / undisturbed,
         ratio=case["loss"] / (alone if case["kind"] == "changed" else undisturbed),
         is_same=set(trials) <= {*case["unchanged"]} if trials else None,

@@ -61,7 +61,7 @@ def add_noise(training: Training) -> None:
     """An average that is written into the weights, of the wrong scale."""
     for parameter in training.model.parameters():
         spread = float(parameter.data.std()) if parameter.numel() > 1 else 0.1
-        parameter.data.add_(1.5 * spread * torch.randn_like(parameter.data))
+        parameter.data.add_(2.5 * spread * torch.randn_like(parameter.data))
 
 
 def overwrite_layer(training: Training) -> None:
@@ -232,14 +232,14 @@ def two_ahead_too(model: nn.Module, batch: Batch) -> Tensor:
 
 # --- a function ------------------------------------------------------------------------------
 
-_before, _after = torch.randn(2, 16, 1, generator=torch.Generator().manual_seed(10))
+_before, _after = torch.randn(2, 4, 1, generator=torch.Generator().manual_seed(10))
 
 
 def function(
     generator: torch.Generator, is_late: bool, *, way: Tensor = _before, factor: float = 1.0
 ) -> Batch:
-    inputs = torch.randn(BATCH, 16, generator=generator)
-    noise = 0.2 * torch.randn(BATCH, 1, generator=generator)
+    inputs = torch.randn(BATCH, 4, generator=generator)
+    noise = 0.3 * torch.randn(BATCH, 1, generator=generator)
     return inputs, factor * (inputs @ way).tanh() + noise
 
 
@@ -253,7 +253,7 @@ def scaled_targets(generator: torch.Generator, is_late: bool) -> Batch:
 
 def noisy_inputs(generator: torch.Generator, is_late: bool) -> Batch:
     inputs, targets = function(generator, is_late)
-    noise = 0.5 * torch.randn(BATCH, 16, generator=generator)
+    noise = torch.randn(BATCH, 4, generator=generator)
     return inputs + noise if is_late else inputs, targets
 
 
@@ -266,7 +266,7 @@ def distances(model: nn.Module, batch: Batch) -> Tensor:
 
 
 def small_network() -> nn.Module:
-    return nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 1))
+    return nn.Sequential(nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 1))
 
 
 TASKS: dict[str, Task] = {

@@ -26,8 +26,8 @@ their time, and what the present ones give. So its row alone gives the answer ag
 LOSSES, FEWEST = 32, 10
 """A loss above the highest of so many last ones may be the first of another level."""
 AFTER = 4
-"""So many in a row are, if their median lies a leap above the usual one: two may be odd
-batches, and an alarm takes two."""
+"""So many in a row are, if the median of the first and of the last of them lies a leap above the
+usual one: two may be odd batches, and an alarm takes two."""
 FORGET = 40
 """Steps after which a higher level is the usual one, as in the predictor (docs/prediction.md)."""
 MOST = 2
@@ -142,8 +142,10 @@ class TrialSteps:
         self._line = max(self._usual) if len(self._usual) >= FEWEST else math.inf
 
     def _has_left_its_level(self) -> bool:
-        last = self._above[-AFTER:]
-        return len(last) == AFTER and is_leap(median(last), median(self._usual))
+        """In a leap, and stays there: a penalty that is raised little by little climbs."""
+        above, usual = self._above, self._usual
+        ends = (above[:AFTER], above[-AFTER:])
+        return len(above) >= AFTER and all(is_leap(median(end), median(usual)) for end in ends)
 
     def wants(self, record: StepRecord, risk: CrashRisk, *, is_ruin: bool) -> bool:
         """Whether the next step had better be a trial.
