@@ -145,8 +145,8 @@ class OlderWeights:
 
     def _refusal(self, snapshot: Snapshot) -> str:
         progress, registry = self._progress, self._registry
-        if not self._is_possible:
-            return "several ranks train, or it is a replay"
+        if not (self._is_possible and self._part.is_on):
+            return "several ranks train, it is a replay, or it has failed too often"
         if progress.backwards_of_last != 1 or progress.grads_matter:
             return "a step has several backwards, or adds to gradients of earlier ones"
         if progress.graphs.seen:
@@ -238,7 +238,11 @@ class OlderWeights:
             low, high = self._levels
             seen = {TRIAL_OF: float(snapshot.step), TRIAL_LOW: low, TRIAL_HIGH: high}
         probe.observed = {**probe.observed, **seen}
-        self._optimizers = copy_state(self._optimizers_now())
+        self._optimizers = {}
+        try:
+            self._optimizers = copy_state(self._optimizers_now())
+        except BaseException as error:  # left out all the same, and then found to be unproved
+            self._part.caught(error)
         return True
 
     def update_ended(self) -> None:
