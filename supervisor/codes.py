@@ -80,7 +80,10 @@ class Found(str, enum.Enum):
     """The script called `supervisor.announce`."""
     ANOTHER_TRAINING = "another training"
     ANOTHER_LEVEL = "another level"
-    """Restored weights have shown that weights are not to blame (`ladder.rollback_evaluation`)."""
+    """Older weights have shown that weights are not to blame (`ladder.trial_steps`, or after a
+    rollback `ladder.rollback_evaluation`)."""
+    TRIAL_STEP = "trial step"
+    """What it has said, where that is not another level (`ladder.trial_steps`)."""
     OTHER_DATA = "other data"
     """The loss rises with inputs of another distribution (`detectors.statistics.other_data`)."""
     RATE_TEST = "rate test"

@@ -28,6 +28,7 @@ ACTION_NAMES = (
     "adaptive_clip",
     "fp32_fallback",
     "fp32_modules",
+    "trial_step",
     "rollback",
     "reinstate",
     "back_to_start",

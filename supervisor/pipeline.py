@@ -16,6 +16,7 @@ from supervisor.detectors.statistics.rate_test import RateTest
 from supervisor.ladder.escalation import EscalationLadder
 from supervisor.ladder.rollback_evaluation import LOOK_BACK, RollbackEvaluation
 from supervisor.ladder.treatments import TreatmentOutcome
+from supervisor.ladder.trial_steps import LEVELS, NOW, TrialAnswer, answer_of, is_trial, levels
 from supervisor.prediction.moving_objective import MovingObjective
 from supervisor.predictor import CrashPredictor
 from supervisor.records import ActionResult, Alert, CrashRisk, Decision, StepRecord
@@ -41,6 +42,9 @@ class Judgement:
             further one until they are.
         needless_rollback: the weights were not to blame (`RollbackEvaluation`): why, in a
             sentence; the record then counts as announced.
+        trial: what a trial step has said, which is no step of the training: nothing else looks at
+            it. `trial_says`: in a sentence. Where the level is another one, the next record counts
+            as announced.
         other_data: the loss rises with inputs of another distribution (`OtherData`): the same.
         script_change: the loss rises with what the script does to weights itself: the same.
         reinforcement: why the run is one of reinforcement learning, where that becomes known.
@@ -57,6 +61,8 @@ class Judgement:
     errors: tuple[str, ...] = ()
     tests_rollback: bool = False
     needless_rollback: str = ""
+    trial: TrialAnswer | None = None
+    trial_says: str = ""
     other_data: str = ""
     script_change: str = ""
     reinforcement: str = ""
@@ -67,7 +73,7 @@ class Judgement:
     def is_calm(self) -> bool:
         """Whether nothing was thought of this step."""
         adopted = self.needless_rollback or self.other_data or self.script_change
-        said = adopted or self.rate_test or self.reinforcement
+        said = adopted or self.rate_test or self.trial_says or self.reinforcement
         return not (self.risk.probability or self.alerts or self.errors or said)
 
 
@@ -100,6 +106,8 @@ class Pipeline:
         self._advisor = advisor
         self._copies: deque[_Copy] = deque(maxlen=COPIES)
         self._announced_at = -1
+        self._adopts = False
+        self._risk: CrashRisk | None = None
         self._evaluation = RollbackEvaluation()
         self._other_data = OtherData()
         self._rate_test = RateTest()
@@ -157,6 +165,10 @@ class Pipeline:
         if judgement.tests_rates:
             return judgement
         record, alerts, risk = judgement.record, judgement.alerts, judgement.risk
+        if judgement.trial is not None:
+            says = judgement.trial_says
+            judgement.decision = self.ladder.trial_answered(record, risk, judgement.trial, says)
+            return judgement
         advice = self._advisor.update(record, alerts, risk) if self._advisor else ()
         if judgement.needless_rollback:
             self.ladder.rollback_was_needless(newer_are_as_good=self._evaluation.newer_are_as_good)
@@ -165,11 +177,31 @@ class Pipeline:
         judgement.outcomes = self.ladder.outcomes
         return judgement
 
+    def trial_levels(self, to_step: int) -> tuple[float, float]:
+        """What the weights of `to_step` gave at their time, and what the present ones give; NaN
+        where it is not known."""
+        seen = [record for copy in self._copies for record in copy.since]
+        then = [r.loss for r in seen if to_step - LEVELS <= r.step <= to_step]
+        low, high = levels(then, [r.loss for r in seen[-NOW:]])
+        if math.isnan(low):  # before a resume, perhaps: those right before the leap stand for them
+            low = levels(self.ladder.trials.usual[-LEVELS:], ())[0]
+        return low, high
+
+    def _look_at_trial(self, record: StepRecord) -> list[Judgement]:
+        answer, why = answer_of(record)
+        self._adopts = answer is TrialAnswer.CHANGED
+        risk = replace(self._risk or CrashRisk(step=record.step, probability=0.0), step=record.step)
+        return [Judgement(record=record, alerts=(), risk=risk, trial=answer, trial_says=why)]
+
     def _look_at_part(self, records: Sequence[StepRecord]) -> list[Judgement]:
+        if is_trial(records[0]):
+            rest = records[1:]
+            return self._look_at_trial(records[0]) + (self._look_at_part(rest) if rest else [])
         needless = self._evaluation.update(records[0]) if self._evaluation.is_on else ""
         other_data = self._other_data.update(records[0])
         changed = script_change.told(records[0])
-        if needless or other_data or changed:
+        if needless or other_data or changed or self._adopts:
+            self._adopts = False
             records = [replace(records[0], announced=True), *records[1:]]
         if records[0].begins_training:
             self._begin()
@@ -211,6 +243,7 @@ class Pipeline:
             )
             for index, record in enumerate(records)
         ]
+        self._risk = found[-1].risk
         found[0].needless_rollback = needless
         found[0].other_data = other_data
         found[0].script_change = changed
@@ -234,8 +267,9 @@ class Pipeline:
 
     def _begins_part(self, record: StepRecord, waiting: int) -> bool:
         begins_anew = record.announced or record.begins_training or record.restarted
+        begins_anew = begins_anew or is_trial(record)
         is_news = SHIFT in record.observed or script_change.CHANGE in record.observed
-        if begins_anew or is_news or self._other_data.waits:
+        if begins_anew or is_news or self._other_data.waits or self._adopts:
             return True
         return self._evaluation.is_on or self._is_copy_due(waiting)
 
@@ -315,6 +349,7 @@ class Pipeline:
             "ladder": self.ladder.state_dict(),
             "advisor": advisor,
             "announced_at": self._announced_at,
+            "adopts": self._adopts,
             "other_data": self._other_data.state_dict(),
             "rollback_evaluation": self._evaluation.state_dict(),
             "rate_test": self._rate_test.state_dict(),
@@ -326,6 +361,7 @@ class Pipeline:
         self._load_view(state)
         self.ladder.load_state_dict(state["ladder"])
         self._announced_at = int(state.get("announced_at", -1))
+        self._adopts = bool(state.get("adopts", False))
         if "other_data" in state:
             self._other_data.load_state_dict(state["other_data"])
         if "rate_test" in state:

@@ -90,7 +90,9 @@ def test_one_bad_step_is_skipped_and_the_rest_of_the_run_left_alone() -> None:
 
 
 def test_sick_weights_are_rolled_back_within_two_steps_and_the_run_goes_on() -> None:
-    judge = pipeline()
+    policy = load_policy()
+    policy.guard.trial_step = False
+    judge = Pipeline(RunSettings(), policy)
     healthy = list(synthetic_run("healthy", 400))
     sick = [replace(r, loss=9.0 * r.loss, grad_norm=50.0) for r in synthetic_run("leap", 400)]
     judgements = [judge.update(record) for record in healthy[:200]]
@@ -194,13 +196,13 @@ def jump(*, announced: bool) -> list[StepRecord]:
     return records
 
 
-def test_a_level_that_leaps_below_the_untrained_one_is_saved_and_not_treated() -> None:
+def test_a_level_that_leaps_below_the_untrained_one_is_saved_and_tried() -> None:
     judge = pipeline()
 
     judgements = [judge.update(record) for record in synthetic_run("leap", 400)]
 
     assert any(j.risk.alarm for j in judgements)
-    assert set(actions(judgements)) == {("checkpoint",)}
+    assert set(actions(judgements)) == {("checkpoint",), ("trial_step",)}
 
 
 def test_an_announced_change_is_no_trouble_and_what_comes_behind_it_is() -> None:

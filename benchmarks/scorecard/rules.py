@@ -38,7 +38,7 @@ LADDER: Mapping[str, tuple[Replaced, ...]] = {
     "many_skips": (Replaced(Guard, "_has_skipped_enough"),),
     "ruin_after_skip": (Replaced(Guard, "_is_ruin_after_skip"),),
     "lasting_ruin": (Replaced(Guard, "_stays_ruined"),),
-    "single_leap": (Replaced(Guard, "_came_at_once"),),
+    "trial_step": (Replaced(EscalationLadder, "_wants_trial"),),
     "failed_start": (Replaced(EscalationLadder, "_start_anew", None),),
     "rate_spike": (
         Replaced(GoingBack, "hold_rate", None),

@@ -13,7 +13,7 @@ from supervisor.errors import StateTorn
 from supervisor.records import ActionResult, Decision
 from supervisor.settings import PolicySettings
 from supervisor.training_state.registry import Registry
-from supervisor.training_state.snapshot import SnapshotRing
+from supervisor.training_state.snapshot import Snapshot, SnapshotRing
 from supervisor.training_state.state import TrainingState
 
 Moment = Literal["update", "boundary"]
@@ -55,6 +55,7 @@ class ActionContext:
         save_checkpoint: reason → whether one was written, or is being written.
         request_restart, request_stop: reason → carried out by the worker at the boundary.
         pipeline_restore: takes `Snapshot.extras` and ``held`` of its state, after a rollback.
+        begin_trial: has the next step made with a snapshot's weights; returns why that cannot be.
         skip_batches: drops the next n batches; None when the script does not use
             `supervisor.batches` or a loader that was found.
         script_clips: the script clips gradients itself.
@@ -79,6 +80,9 @@ class ActionContext:
     request_restart: Callable[[str], None] = _nothing
     request_stop: Callable[[str], None] = _nothing
     pipeline_restore: Callable[[Mapping[str, Any]], None] = _nothing
+    begin_trial: Callable[[Snapshot | None], str] = field(
+        default=lambda snapshot: "no training is under way"
+    )
     skip_batches: Callable[[int], None] | None = None
     script_clips: bool = False
     uses_batch_size: bool = False

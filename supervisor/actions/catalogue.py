@@ -15,7 +15,7 @@ from supervisor.actions.reinstate import Reinstate
 from supervisor.actions.repair_optimizer import RepairOptimizer
 from supervisor.actions.reset_optimizer import ResetOptimizer
 from supervisor.actions.restart import Restart
-from supervisor.actions.rollback import Rollback
+from supervisor.actions.rollback import Rollback, TrialStep
 from supervisor.actions.skip_data import SkipData
 from supervisor.actions.skip_update import SkipUpdate
 from supervisor.actions.smaller_batch import SmallerBatch
@@ -36,6 +36,7 @@ ACTIONS: tuple[type[Action], ...] = (
     ResetOptimizer,
     Fp32Modules,
     Fp32Fallback,
+    TrialStep,
     Rollback,
     Reinstate,
     BackToStart,

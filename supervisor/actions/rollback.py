@@ -1,4 +1,4 @@
-"""Puts the weights of some steps ago back, and goes on with the next data."""
+"""Goes back to the weights of some steps ago, for good or for one step."""
 
 from __future__ import annotations
 
@@ -52,16 +52,46 @@ class Rollback(Action):
         )
 
 
+class TrialStep(Action):
+    """The forwards of the next step are computed with the weights of the newest snapshot from
+    before the onset; its update is left out, and the state is the present one again.
+
+    What its loss says is in `supervisor.ladder.trial_steps`.
+    """
+
+    name = "trial_step"
+    moment = "boundary"
+    changes_state = False
+    cost = "one batch"
+
+    def apply(self, context: ActionContext) -> ActionResult:
+        refusal = context.begin_trial(before_onset(context))
+        if refusal:
+            return ActionResult(name=self.name, applied=False, detail=refusal)
+        return self.done("the next step is one with the weights of before the onset")
+
+
 def way_back(context: ActionContext) -> Snapshot | None:
-    """Returns the newest finite snapshot from before the onset, or the next best; None without.
+    """Returns the newest finite snapshot from before the onset, or the next best; None without."""
+    ring = context.snapshots
+    next_best = ring.oldest() or ring.on_disk(context.step + 1)
+    return before_onset(context) or _finite(context, next_best)
+
+
+def before_onset(context: ActionContext) -> Snapshot | None:
+    """The newest finite snapshot from before the onset; None if there is none.
 
     Where memory holds none so old, the newest such checkpoint serves.
     """
     onset = context.decision.onset_step
     target = (onset if onset >= 0 else context.step) - context.policy.rollback_margin_steps
     ring = context.snapshots
-    chosen = ring.before(target + 1) or ring.on_disk(target + 1)
-    chosen = chosen or ring.oldest() or ring.on_disk(context.step + 1)
+    return _finite(context, ring.before(target + 1) or ring.on_disk(target + 1))
+
+
+def _finite(context: ActionContext, chosen: Snapshot | None) -> Snapshot | None:
+    """`chosen`, or the newest one before it that holds no NaN and no infinity."""
+    ring = context.snapshots
     while chosen is not None and not is_finite(chosen.state)[0]:
         chosen = ring.before(chosen.step) or ring.on_disk(chosen.step)
     return chosen

@@ -11,11 +11,12 @@ from supervisor.detectors.statistics.robust_window import RobustWindow
 from supervisor.ladder.budget import Budget
 from supervisor.ladder.decisions import GUARD_RUNG, Decisions
 from supervisor.ladder.going_back import GoingBack
-from supervisor.ladder.guard import Guard, GuardVerdict, is_nonfinite
+from supervisor.ladder.guard import LEFT, Guard, GuardVerdict, is_nonfinite
 from supervisor.ladder.initial_divergence import LAST_STEP, InitialDivergence
-from supervisor.ladder.rung_choice import RungChoice
+from supervisor.ladder.rung_choice import COURSE, RungChoice
 from supervisor.ladder.rungs import FREE, Rungs
 from supervisor.ladder.treatments import TreatmentOutcome, Treatments
+from supervisor.ladder.trial_steps import TRIAL_STEP, TrialAnswer, TrialSteps
 from supervisor.records import ActionResult, Alert, Cause, CrashRisk, Decision, StepRecord
 from supervisor.settings import PolicySettings
 
@@ -30,6 +31,7 @@ class EscalationLadder:
     """Chooses what is done at a step: the guard first, then going back, then the policy's rungs.
 
     Attributes:
+        trials: whether a risen loss is decided by an experiment.
         outcomes: of the last step.
         waits_for_evaluation: it is not known yet whether the last rollback was needless: what the
             guard would go back for is only left out.
@@ -44,6 +46,7 @@ class EscalationLadder:
         self._treatments = Treatments(policy)
         self._budget = Budget(policy.budget)
         self._initial = InitialDivergence()
+        self.trials = TrialSteps()
         rungs = Rungs(policy)
         self._decisions = Decisions(policy, self._guard, self._treatments, self._budget)
         self._going_back = GoingBack(
@@ -101,6 +104,27 @@ class EscalationLadder:
             return self._decisions.take_back(record, risk, undo, reason)
         return replace(decision, undo=(*undo, *decision.undo))
 
+    def trial_answered(
+        self, record: StepRecord, risk: CrashRisk, answer: TrialAnswer, why: str
+    ) -> Decision | None:
+        """What follows from a trial step, whose update is left out whatever it is.
+
+        Args:
+            record, risk: the trial, and what was thought of the step before it.
+            answer, why: what it says, and in which figures.
+        """
+        self.outcomes = ()
+        onset = self.trials.onset
+        if not self.trials.answered(answer) or self._going_back.stopped:
+            return None
+        if answer is TrialAnswer.CHANGED:
+            self.rollback_was_needless()
+        if answer is not TrialAnswer.STATE:
+            return None
+        cause, subject = Cause.DIVERGENCE, Subject.LOSS
+        risk = replace(risk, cause=cause, reason=why, subject=subject, onset_step=onset)
+        return self._going_back.roll_back(record, risk, GUARD_RUNG)
+
     def rollback_was_needless(self, *, newer_are_as_good: bool = False) -> None:
         """The weights were not to blame (`RollbackEvaluation`); said before `decide`.
 
@@ -121,6 +145,7 @@ class EscalationLadder:
     def settle(self, result: ActionResult) -> None:
         """Takes in what an action did. One that did not apply leaves the way free for the next."""
         if result.applied:
+            self.trials.is_next |= result.name == TRIAL_STEP
             if result.to_step >= 0:
                 self._guard.forgive()
                 self._treatments.restart_watch()
@@ -128,6 +153,8 @@ class EscalationLadder:
                 self._guard.reset()
                 self._initial.forgive()
             return
+        if result.name == TRIAL_STEP:
+            self.trials.could_not_be_made()
         self._treatments.failed_to_apply(result.name)
         self._going_back.settle(result)
         if result.name not in FREE and result.name != "skip_update":
@@ -146,6 +173,7 @@ class EscalationLadder:
         self.outcomes = () if self.policy.observe_only else outcomes  # nothing was done that helped
         if not record.has_moving_objective:
             self._going_back.rate_spike.update(record, self._guard.loss)
+        self.trials.update(record)
         verdict, guarded = self._guard.update(record, risk)
         has_course = record.loss_seen and not record.has_moving_objective
         if record.step < LAST_STEP and has_course:
@@ -157,15 +185,44 @@ class EscalationLadder:
         decision = self._start_anew(record, alerts, risk)
         if decision is not None:
             return decision
+        is_ruin = verdict is GuardVerdict.ROLLBACK or self._guard.shows_ruin(risk)
+        if verdict is not GuardVerdict.SKIP and self._wants_trial(record, risk, is_ruin=is_ruin):
+            return self._try(record, guarded, is_ruin=is_ruin)
         if verdict is not None:
             return self._guarded(record, guarded, verdict)
         if self.waits_for_evaluation:
             return None
+        if self.trials.takes_over and risk.alarm:
+            self.trials.takes_over = False
+            return self._going_back.roll_back(record, risk, GUARD_RUNG)
         if self._treatments.calm_steps >= self.policy.healthy_steps:
             self._end_episode()
         decision = self._going_back.hold_rate(record, risk)
         decision = decision or self._choice.choose(record, risk, advice)
         return decision or self._step_down(record, risk)
+
+    def _wants_trial(self, record: StepRecord, risk: CrashRisk, *, is_ruin: bool) -> bool:
+        """Whether a loss that has left its level to stay is looked into by an experiment, before
+        anything is done about it: no cause is known, and this policy treats such trouble."""
+        guard, back = self.policy.guard, self._going_back
+        if not (guard.trial_step and guard.skip_spike) or self.policy.observe_only:
+            return False
+        if self.waits_for_evaluation or back.rolled_back or self._budget.is_spent:
+            return False
+        is_course = COURSE.issuperset(risk.contributions) and not LEFT.isdisjoint(
+            risk.contributions
+        )
+        if not is_course or back.rate_spike.step >= 0 or is_nonfinite(record):
+            return False
+        if not is_ruin and self.policy.by_cause.get(risk.cause.value) == []:
+            return False  # report only
+        return self.trials.wants(record, risk, is_ruin=is_ruin)
+
+    def _try(self, record: StepRecord, risk: CrashRisk, *, is_ruin: bool) -> Decision:
+        self.trials.ask(record, risk, is_ruin=is_ruin)
+        self._guard.forgive()
+        risk = replace(risk, onset_step=self.trials.onset)
+        return self._decisions.treat(record, risk, (TRIAL_STEP,), GUARD_RUNG)
 
     def _guarded(self, record: StepRecord, risk: CrashRisk, verdict: GuardVerdict) -> Decision:
         if verdict is GuardVerdict.SKIP or self.waits_for_evaluation:
@@ -234,6 +291,7 @@ class EscalationLadder:
         self._treatments.reset()
         self._guard.reset()
         self._initial = InitialDivergence()
+        self.trials = TrialSteps()
         self._going_back.begin_training()
         self._end_episode()
         return undo
@@ -245,6 +303,7 @@ class EscalationLadder:
     def _forget_levels(self, record: StepRecord) -> None:
         for part in (self._treatments, self._guard, self._initial):
             part.forget_levels()
+        self.trials.forget()
         self._going_back.rate_spike.forget_levels(record.lr)
 
     def state_dict(self) -> dict[str, Any]:
@@ -257,6 +316,7 @@ class EscalationLadder:
             "treatments": self._treatments.state_dict(),
             "budget": self._budget.state_dict(),
             "false_start": self._initial.state_dict(),
+            "trials": self.trials.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -268,3 +328,5 @@ class EscalationLadder:
         self._budget.load_state_dict(state["budget"])
         if "false_start" in state:
             self._initial.load_state_dict(state["false_start"])
+        if "trials" in state:
+            self.trials.load_state_dict(state["trials"])

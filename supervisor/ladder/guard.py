@@ -13,7 +13,6 @@ from supervisor.codes import Subject
 from supervisor.detectors.statistics.other_data import is_odd_batch
 from supervisor.detectors.statistics.robust_window import RobustWindow
 from supervisor.detectors.statistics.run_scale import SHARE, RunScale
-from supervisor.ladder.single_leap import SingleLeap
 from supervisor.records import Cause, CrashRisk, StepRecord
 from supervisor.settings import GuardSettings
 
@@ -59,7 +58,6 @@ class Guard:
         self.loss = RobustWindow(50)
         self.scale = RunScale()
         self.norm_scale = RunScale()
-        self._leap = SingleLeap()
         self._grad = RobustWindow(100)
         self._ruin: deque[int] = deque(maxlen=RUIN_LOOK)
         self._skips: list[int] = []
@@ -75,12 +73,8 @@ class Guard:
 
     def shows_ruin(self, risk: CrashRisk) -> bool:
         """Whether the loss has left its course, and this step or the last ones are beyond all that
-        the untrained weights gave (`is_ruin`); one alone is a batch, a single leap an objective."""
-        is_ruin = sum(self._ruin) >= RUIN_ENOUGH and not self._came_at_once()
-        return is_ruin and not LEFT.isdisjoint(risk.contributions)
-
-    def _came_at_once(self) -> bool:
-        return self._leap.is_on
+        the untrained weights gave (`is_ruin`); one alone is a batch."""
+        return sum(self._ruin) >= RUIN_ENOUGH and not LEFT.isdisjoint(risk.contributions)
 
     @property
     def onset_step(self) -> int:
@@ -90,9 +84,7 @@ class Guard:
     def update(self, record: StepRecord, risk: CrashRisk) -> tuple[GuardVerdict | None, CrashRisk]:
         """Judges a step; returns what is to be done, and the risk with the guard's reason."""
         self._tick += 1
-        is_ruin = self.is_ruin(record)
-        self._ruin.append(int(is_ruin))
-        self._leap.update(record, is_ruin=is_ruin)
+        self._ruin.append(int(self.is_ruin(record)))
         if self._skips:
             window = self.settings.skip_window
             self._skips = [t for t in self._skips if self._tick - t <= window]
@@ -214,7 +206,6 @@ class Guard:
             "grad": self._grad.state_dict(),
             "scale": self.scale.state_dict(),
             "norm_scale": self.norm_scale.state_dict(),
-            "leap": self._leap.state_dict(),
             "ruin": list(self._ruin),
             "ruined_at": self._ruined_at,
             "skips": list(self._skips),
@@ -227,8 +218,6 @@ class Guard:
         self._grad.load_state_dict(state["grad"])
         self.scale.load_state_dict(state["scale"])
         self.norm_scale.load_state_dict(state["norm_scale"])
-        if "leap" in state:
-            self._leap.load_state_dict(state["leap"])
         self._ruin = deque(state["ruin"], maxlen=RUIN_LOOK)
         self._ruined_at = int(state["ruined_at"])
         self._skips = list(state["skips"])

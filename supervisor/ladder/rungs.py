@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from supervisor.ladder.guard import CERTAIN
+from supervisor.ladder.trial_steps import TRIAL_STEP
 from supervisor.records import Cause, CrashRisk
 from supervisor.risk_lines import RiskLines
 from supervisor.settings import PolicySettings, RungSettings
 
-FREE = frozenset({"checkpoint"})
-"""Actions that change nothing of the training's course: no budget, a cooldown of their own."""
+FREE = frozenset({"checkpoint", TRIAL_STEP})
+"""Actions that treat nothing: no budget, a cooldown of their own."""
 
 BY_NAME = frozenset({Cause.REWARD})
 """Causes that are treated only where a policy names them: rewards fall while a policy explores."""

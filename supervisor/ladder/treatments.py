@@ -15,7 +15,7 @@ from supervisor.settings import PolicySettings
 ONE_OFF = frozenset(
     {
         "checkpoint", "skip_update", "rollback", "reinstate", "back_to_start", "restart", "stop",
-        "reset_optimizer", "repair_optimizer", "skip_data", "checkpoint_activations",
+        "reset_optimizer", "repair_optimizer", "skip_data", "checkpoint_activations", "trial_step",
     }
 )  # fmt: skip
 """Actions that are over when they are done; there is nothing to take back."""
@@ -128,7 +128,7 @@ class Treatments:
         alike = [skip for skip in self._skips if skip[1] == cause]
         if name == "skip_update" and len(alike) > SKIPS_OF_A_BATCH:
             limit = -math.inf  # the batches are not to blame
-        if name not in ("checkpoint", "restart", "stop"):
+        if name not in ("checkpoint", "trial_step", "restart", "stop"):
             self._trials.append(
                 Trial(
                     name=name,

@@ -55,4 +55,5 @@ def test_a_kl_weight_that_rises_is_no_reason_to_treat(
     ended = supervised(tmp_path, script, options=("--policy", policy, "--config", policy))
 
     assert ended.returncode == 0
-    assert set(ended.actions()) <= {"checkpoint"}
+    assert set(ended.actions()) <= {"checkpoint", "trial_step"}
+    assert ended.actions().count("trial_step") <= 2

@@ -171,6 +171,8 @@ def _found(event: state_events.StateFound) -> str:
             return "Another training of the same script is supervised from here on."
         case Found.ANOTHER_LEVEL:
             return f"The weights were not to blame: {change}."
+        case Found.TRIAL_STEP:
+            return f"A trial step: {change}."
         case Found.OTHER_DATA:
             return f"The data have changed: {change}."
         case Found.REINFORCEMENT:

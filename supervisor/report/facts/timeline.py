@@ -16,7 +16,7 @@ from supervisor.report.facts.run_data import RunData
 TOLD = frozenset(
     {
         Found.ANNOUNCED, Found.ANOTHER_TRAINING, Found.ANOTHER_LEVEL, Found.OTHER_DATA,
-        Found.SCRIPT_CHANGE, Found.RATE_TEST, Found.REINFORCEMENT,
+        Found.SCRIPT_CHANGE, Found.RATE_TEST, Found.TRIAL_STEP, Found.REINFORCEMENT,
         Found.RETRY_ASKED, Found.RETRY_REPEATED, Found.RETRY_UNDECIDED,
     }
 )  # fmt: skip

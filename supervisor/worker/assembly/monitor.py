@@ -19,7 +19,6 @@ from supervisor.worker.live.own_time import OwnTime
 from supervisor.worker.live.script_changes import ScriptChanges
 from supervisor.worker.live.step_recorder import StepRecorder
 from supervisor.worker.live.update_hooks import UpdateHooks
-from supervisor.worker.live.weight_moves import WeightMoves
 from supervisor.worker.probes.probes import Probes
 from supervisor.worker.recording.large_reads import LargeReads
 from supervisor.worker.recording.recording import Recording
@@ -54,6 +53,7 @@ def build_monitor(
             controls=treatment.updates,
             boundary=boundary,
             watch=state.watch,
+            trial=treatment.trial,
             injector=injector,
             barrier=barrier,
         ),
@@ -66,6 +66,7 @@ def build_monitor(
         exchanges=ground.exchanges,
         averages=ground.averages,
         compute=state.compute,
+        trial=treatment.trial,
         barrier=barrier,
     )
 
@@ -107,12 +108,6 @@ def _build_step_recorder(
         inputs=InputWatch(is_on=task.settings.probes.enabled, tell=ground.warn),
         changes=ScriptChanges(
             ground.registry, state.watch, state.snapshots, is_on=task.settings.probes.enabled
-        ),
-        moves=WeightMoves(
-            ground.registry,
-            state.snapshots,
-            is_on=task.settings.probes.enabled,
-            tell=ground.warn,
         ),
         own_time=OwnTime(None if task.place.is_alone else OwnTimes(task.rundir.steps(task.rank))),
         warn=ground.warn,

@@ -72,6 +72,7 @@ def build_arrival(
         boundary=live.boundary,
         recorded=live.recorded,
         retry=treatment.retry,
+        trial=treatment.trial,
         journal=ground.journal,
     )
 

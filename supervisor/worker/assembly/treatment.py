@@ -25,6 +25,7 @@ from supervisor.worker.treatment.follower_guard import FollowerGuard
 from supervisor.worker.treatment.healing import Healing
 from supervisor.worker.treatment.ordered_treatments import OrderedTreatments
 from supervisor.worker.treatment.skipped_updates import SkippedUpdates
+from supervisor.worker.treatment.trial_step import OlderWeights
 from supervisor.worker.treatment.update_controls import UpdateControls
 
 
@@ -82,6 +83,7 @@ class Treatment:
     runner: ActionRunner
     dispatcher: Dispatcher
     retry: ExactRetry
+    trial: OlderWeights
     updates: UpdateControls
     ordered: OrderedTreatments
 
@@ -102,7 +104,8 @@ def build_treatment(
         held=state.held,
         warn=ground.warn,
     )
-    runner = _build_runner(task, ground, state, agreement, judging, healing)
+    trial = _build_trial(task, ground, recorders, state, judging)
+    runner = _build_runner(task, ground, state, agreement, judging, healing, trial)
     retry = _build_retry(task, ground, ring, recorders, state, runner)
     return Treatment(
         runner=runner,
@@ -118,6 +121,7 @@ def build_treatment(
             warn=ground.warn,
         ),
         retry=retry,
+        trial=trial,
         updates=_build_updates(task, ground, recorders, state, runner, healing),
         ordered=OrderedTreatments(
             task.order,
@@ -137,6 +141,7 @@ def _build_runner(
     agreement: Agreement,
     judging: Judging,
     healing: Healing,
+    trial: OlderWeights,
 ) -> ActionRunner:
     tools = ActionTools(
         policy=task.policy,
@@ -149,6 +154,7 @@ def _build_runner(
         schedule=ground.schedule,
         pre_treatment=state.pre_treatment,
         healing=healing,
+        trial=trial,
         state_changed=state.watch.begin_anew,
     )
     return ActionRunner(
@@ -158,6 +164,24 @@ def _build_runner(
         pipeline=judging.pipeline,
         journal=ground.group_journal,
         warn=ground.warn,
+    )
+
+
+def _build_trial(
+    task: Task, ground: Ground, recorders: Recorders, state: State, judging: Judging
+) -> OlderWeights:
+    return OlderWeights(
+        registry=ground.registry,
+        state=state.training,
+        snapshots=state.snapshots,
+        memory=state.memory,
+        progress=ground.progress,
+        pipeline=judging.pipeline,
+        recorder=recorders.recorder,
+        schedule=ground.schedule,
+        warn=ground.warn,
+        barrier=ground.barrier,
+        is_possible=task.place.is_alone and not task.order.experiment,
     )
 
 

@@ -35,6 +35,7 @@ class UserTensors:
     Attributes:
         has_begun: `begin` was called.
         left_out: what the last `find` could not save, in words.
+        looks: how often `find` was called.
     """
 
     def __init__(self, registry: Registry) -> None:
@@ -43,7 +44,8 @@ class UserTensors:
         self._registry = registry
         self._known: dict[str, Stamp] = {}
         self._wait_s = WAIT_S
-        self._lasting: dict[str, weakref.ref[torch.Tensor]] = {}
+        self.looks = 0
+        self._lasting: dict[str, tuple[weakref.ref[torch.Tensor], int]] = {}
 
     def begin(self, frames: Mapping[str, Any], but: Collection[str] = ()) -> None:
         """Remembers what is there before the first step.
@@ -75,21 +77,32 @@ class UserTensors:
         )
         if any(line.endswith(STILL_UNDER_WAY) for line in self.left_out):
             self._wait_s = 0  # nor will others be done at a boundary
-        lasting: dict[str, weakref.ref[torch.Tensor]] = {}
+        self.looks += 1
+        lasting: dict[str, tuple[weakref.ref[torch.Tensor], int]] = {}
         for path, value in found.items():
             if is_of_call(path):
                 continue
             if isinstance(value, torch.Tensor) and value.is_floating_point():
-                lasting[path] = weakref.ref(value)
+                earlier = self._lasting.get(path)
+                is_same = earlier is not None and earlier[0]() is value
+                first = earlier[1] if is_same and earlier else self.looks
+                lasting[path] = weakref.ref(value), first
         self._lasting = lasting
         return dict(found)
 
-    def lasting(self) -> dict[str, torch.Tensor]:
+    def lasting(self, since: int | None = None) -> dict[str, torch.Tensor]:
         """Those float tensors of the last look that are still there: averages, accumulators.
 
         Snapshots hold them too, so that a rollback also heals a poisoned average.
+
+        Args:
+            since: only those that were there at this look already; None for all.
         """
-        found = {path: reference() for path, reference in self._lasting.items()}
+        found = {
+            path: reference()
+            for path, (reference, first) in self._lasting.items()
+            if since is None or first <= since
+        }
         return {path: value for path, value in found.items() if value is not None}
 
     def put_back(
@@ -110,9 +123,15 @@ class UserTensors:
             if path not in live or stamp(live[path])[1:] != stamp(value)[1:]
         ]
 
-    def put_back_lasting(self, saved: Mapping[str, Any]) -> None:
-        """Writes a snapshot's values into the tensors that are still the same objects."""
-        live = self.lasting()
+    def put_back_lasting(self, saved: Mapping[str, Any], since: int | None = None) -> None:
+        """Writes a snapshot's values into the tensors that are still the same objects; not into
+        the batch of today, which has the name of that of then.
+
+        Args:
+            saved: of the snapshot.
+            since: `looks` when it was taken; None where that is not known.
+        """
+        live = self.lasting(since)
         for path, value in saved.items():
             tensor = live.get(path)
             if tensor is not None and tensor.shape == value.shape:

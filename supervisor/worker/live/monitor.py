@@ -55,6 +55,7 @@ from supervisor.worker.process.heartbeat import Heartbeat
 from supervisor.worker.recording.called_hooks import CalledHooks
 from supervisor.worker.recording.recording import Recording, encode
 from supervisor.worker.recording.told_objects import note_objects
+from supervisor.worker.treatment.trial_step import OlderWeights
 from supervisor.worker.treatment.update_controls import UpdateControls
 
 
@@ -80,6 +81,7 @@ class Monitor(TrainingHooks):
         exchanges: Exchanges,
         averages: FirstAverages,
         compute: ComputeCheck,
+        trial: OlderWeights,
         barrier: ErrorBarrier,
     ) -> None:
         self._interception = interception
@@ -102,6 +104,7 @@ class Monitor(TrainingHooks):
         self._exchanges = exchanges
         self._averages = averages
         self._compute = compute
+        self._trial = trial
         self._forward_part = barrier("forward", records=True)
         self._loss_part = barrier("loss")
         self._reads_part = barrier("reads", records=True)
@@ -149,6 +152,8 @@ class Monitor(TrainingHooks):
             nodes = 0 if with_graph else graph_nodes()
             if self._compute.step == progress.steps_done:
                 call = functools.partial(self._compute.run, FORWARD, call)
+            if self._trial.is_on and with_graph and module.training:
+                call = functools.partial(self._trial.forward, call)
             random = self._random
             earlier = random.before()
             output = call()

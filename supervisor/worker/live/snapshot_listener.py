@@ -100,7 +100,8 @@ class SnapshotListener(TimedListener):
             self._next = step + 1
             return
         state: Mapping[str, Any] = self._state.capture(held=self._held.lasting(), for_rollback=True)
-        if self._snapshots.take(step, state, {"pipeline_step": step}) and self._checking.is_on:
+        extras = {"pipeline_step": step, "held_look": self._held.looks}
+        if self._snapshots.take(step, state, extras) and self._checking.is_on:
             with self._checking:
                 self._corruption.looked(step, state)
         cost = time.perf_counter() - started

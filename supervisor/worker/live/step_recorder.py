@@ -22,7 +22,6 @@ from supervisor.worker.live.input_watch import InputWatch
 from supervisor.worker.live.own_time import OwnTime
 from supervisor.worker.live.script_changes import ScriptChanges
 from supervisor.worker.live.unseen_updates import GRAPHS_REPLAYED, MANY_BACKWARDS, NO_STEP_YET
-from supervisor.worker.live.weight_moves import WeightMoves
 from supervisor.worker.probes.probes import Probes
 from supervisor.worker.treatment.update_controls import UpdateControls
 
@@ -35,7 +34,6 @@ class StepRecorder:
         scaler: the newest GradScaler that the script has used.
         inputs: looks at the batches.
         changes: looks at what the script does to weights itself.
-        moves: looks at how far weights have moved.
     """
 
     def __init__(
@@ -50,7 +48,6 @@ class StepRecorder:
         watch: UpdateWatch,
         inputs: InputWatch,
         changes: ScriptChanges,
-        moves: WeightMoves,
         own_time: OwnTime,
         warn: RunWarnings,
     ) -> None:
@@ -58,7 +55,6 @@ class StepRecorder:
         self.scaler: Any = None
         self.inputs = inputs
         self.changes = changes
-        self.moves = moves
         self._registry = registry
         self._progress = progress
         self._recorder = recorder
@@ -130,11 +126,9 @@ class StepRecorder:
         if probe.begins_training:
             self.inputs.forget()
             self.changes.forget()
-            self.moves.forget()
         loss = probe.loss if probe.loss_seen else math.nan
         seen = self.inputs.judge(loss, probe.observed)
         seen |= self.changes.judge(step, loss, lead, self._lead_size)
-        seen |= self.moves.judge(step, loss)
         if seen:
             probe.observed = {**seen, **probe.observed}
         now = time.time()
@@ -166,6 +160,7 @@ class StepRecorder:
         controls = self._update_controls.controls
         if controls.ramp is not None or controls.adaptive is not None:
             controls.advance(math.nan if probe.grad_norm is None else probe.grad_norm)
+        progress.backwards_of_last = probe.backward_calls
         probe.forget()
         if self._probes.is_on:
             probe.observed.update(self._probes.after_update(progress.steps_done))

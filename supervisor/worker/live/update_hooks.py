@@ -13,6 +13,7 @@ from supervisor.worker.live.boundary import Boundary
 from supervisor.worker.live.lead import Lead
 from supervisor.worker.live.step_recorder import StepRecorder
 from supervisor.worker.treatment.dispatcher import Dispatcher
+from supervisor.worker.treatment.trial_step import LEFT_OUT, OlderWeights
 from supervisor.worker.treatment.update_controls import AS_IT_IS, POISONED, UpdateControls
 
 
@@ -33,6 +34,7 @@ class UpdateHooks:
         controls: UpdateControls,
         boundary: Boundary,
         watch: UpdateWatch,
+        trial: OlderWeights,
         injector: FaultInjector,
         barrier: ErrorBarrier,
     ) -> None:
@@ -43,6 +45,7 @@ class UpdateHooks:
         self._controls = controls
         self._boundary = boundary
         self._watch = watch
+        self._trial = trial
         self._watching = barrier("corruption")
         self._injector = injector
         self._armed = injector.is_armed
@@ -55,10 +58,12 @@ class UpdateHooks:
             self._injector.on_gradients(step, controls.parameters(optimizer))
         scale, scaler_skips = told_by_scaler(optimizer)
         if is_lead:
+            is_trial = self._trial.is_on and self._trial.update_begins()
             is_left_out = self._judge(
                 optimizer, is_in_time=not scaler_skips, scaler_skipped=scaler_skips, scale=scale
             )
-            plan = controls.plan(optimizer, step, POISONED if is_left_out else "")
+            why = LEFT_OUT if is_trial else POISONED if is_left_out else ""
+            plan = controls.plan(optimizer, step, why)
             if plan.skip:
                 self._steps.mark_skipped()
         else:
@@ -94,6 +99,8 @@ class UpdateHooks:
                 self._watching.caught(error)
         if self._controls.is_open:
             self._controls.end()
+        if self._trial.is_on:
+            self._trial.update_ended()
         if self._armed:
             self._injector.on_updated(self._progress.steps_done, optimizer)
         if is_lead:
@@ -106,6 +113,8 @@ class UpdateHooks:
         must not have one number."""
         self._watch.failed(optimizer)
         self._controls.end()
+        if self._trial.is_on:
+            self._trial.update_ended()
         if is_lead and self._steps.row >= 0:
             self._finish_step(optimizer)
 

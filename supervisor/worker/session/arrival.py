@@ -30,6 +30,7 @@ from supervisor.worker.session.starting_point import ResumePoint
 from supervisor.worker.session.state_restorer import StateRestorer
 from supervisor.worker.treatment.exact_retry import ExactRetry
 from supervisor.worker.treatment.ordered_treatments import OrderedTreatments
+from supervisor.worker.treatment.trial_step import OlderWeights
 
 NAMED_FILES = 3
 STAND_IN_REACHED = (
@@ -55,6 +56,7 @@ class Arrival:
     boundary: Boundary
     recorded: RecordedSteps
     retry: ExactRetry
+    trial: OlderWeights
     journal: Journal
 
     def put_back(self, start: ResumePoint, replay: FastForward) -> list[str]:
@@ -169,6 +171,7 @@ class Arrival:
         if is_same and order.retry_until is None:
             is_whole = probe.loss_seen or not probe.backward_calls
             self.recorded.expect(said, int(row or 0), left_out=0 if is_whole else 1)
+        self.trial.resumed(int(row or 0), is_exact=is_same)
         self.retry.resumed(int(row or 0), is_exact=is_same)
 
     def _stand_in_reached(self) -> None:

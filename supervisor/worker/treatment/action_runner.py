@@ -23,6 +23,7 @@ from supervisor.worker.ground.run_warnings import RunWarnings
 from supervisor.worker.ground.script_use import ScriptUse
 from supervisor.worker.group.agreement import Agreement
 from supervisor.worker.treatment.healing import Healing
+from supervisor.worker.treatment.trial_step import OlderWeights
 
 QUIET_STEPS = 20
 """What an observing policy would have done is told at most once in so many steps."""
@@ -43,6 +44,7 @@ class ActionTools:
     schedule: BoundarySchedule
     pre_treatment: PreTreatmentCheckpoint
     healing: Healing
+    trial: OlderWeights
     state_changed: Callable[[], None]
 
     def context(self, decision: Decision) -> ActionContext:
@@ -64,6 +66,7 @@ class ActionTools:
             request_restart=schedule.ask_for_restart,
             request_stop=schedule.ask_for_stop,
             pipeline_restore=self.healing.after_rollback,
+            begin_trial=self.trial.begin,
             skip_batches=use.leave_out_batches if use.batches else None,
             script_clips=use.max_norm is not None,
             uses_batch_size=use.batch_size,

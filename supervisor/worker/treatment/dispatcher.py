@@ -8,6 +8,7 @@ from dataclasses import replace
 from supervisor.codes import ActionOutcome, Cause, Found, Phase
 from supervisor.events.state_events import StateFound
 from supervisor.events.step_events import ActionEvent, RiskEvent
+from supervisor.ladder.trial_steps import TrialAnswer
 from supervisor.pipeline import Judgement, Pipeline
 from supervisor.records import StepRecord
 from supervisor.storage.journal.journal import Journal
@@ -143,6 +144,10 @@ class Dispatcher(BoundaryListener):
             why = judgement.needless_rollback
             found = StateFound(step=record.step, found=Found.ANOTHER_LEVEL, detail=why)
             self._journal.write(found)
+        if judgement.trial is not None:
+            changed = judgement.trial is TrialAnswer.CHANGED
+            what, why = Found.ANOTHER_LEVEL if changed else Found.TRIAL_STEP, judgement.trial_says
+            self._journal.write(StateFound(step=record.step, found=what, detail=why))
         if judgement.other_data:
             why = judgement.other_data
             self._journal.write(StateFound(step=record.step, found=Found.OTHER_DATA, detail=why))

@@ -44,7 +44,7 @@ class Healing:
             extras: of the snapshot that was restored, with ``held`` of its state.
         """
         self._pipeline.rolled_back(int(extras["pipeline_step"]))
-        self._held.put_back_lasting(extras.get("held", {}))
+        self._held.put_back_lasting(extras.get("held", {}), extras.get("held_look"))
         healed = self._held.heal(user_frames())
         if healed:
             self._warn(f"variables that were not finite were zeroed: {', '.join(healed)}")

@@ -25,6 +25,23 @@ def test_a_rollback_puts_an_average_back_that_still_exists() -> None:
     assert torch.equal(average, torch.ones(2, 3))
 
 
+def test_a_rollback_leaves_a_batch_alone_that_has_the_name_of_an_earlier_one() -> None:
+    average, batch = torch.ones(3), torch.zeros(3)
+    variables = {"main": {"average": average, "batch": batch}}
+    held = UserTensors(Registry())
+    held.begin({"main": {}})
+
+    held.find(variables)
+    snapshot, look = copy_state({"held": held.lasting()}), held.looks
+    variables["main"]["batch"] = batch = torch.full((3,), 7.0)
+    average.fill_(2.0)
+    held.find(variables)  # the state before the rollback is kept
+    held.put_back_lasting(snapshot["held"], look)
+
+    assert torch.equal(average, torch.ones(3))
+    assert torch.equal(batch, torch.full((3,), 7.0))
+
+
 def test_a_rollback_zeroes_a_poisoned_state_and_leaves_a_data_set_as_it_is() -> None:
     data, state = torch.full((2, 3), float("nan")), torch.ones(2, 3)
     variables = {"main": {"data": data, "state": state}}
