@@ -14,7 +14,7 @@ from supervisor.analysis.backtest.trace import read_trace
 from supervisor.errors import UsageError
 from supervisor.ladder.rungs import FREE
 from supervisor.pipeline import Judgement, Pipeline
-from supervisor.predictor import reward_of
+from supervisor.prediction.moving_objective import reward_of
 from supervisor.records import Decision, StepRecord
 from supervisor.risk_lines import RiskLines
 from supervisor.settings import PolicySettings, RunSettings

@@ -58,8 +58,8 @@ def _without_tracer(function: Function) -> Function:
         finally:
             _EVALUATOR.set_eval_frame(earlier)
 
-    _EVALUATOR.skip_code(alone.__code__)
     marked: Any = alone
+    _EVALUATOR.skip_code(marked.__code__)
     return cast("Function", marked)
 
 
