@@ -136,7 +136,8 @@ def open_files():
 def once():
     for name in ("argv", "orig_argv", "warnoptions", "_xoptions", "executable", "prefix"):
         look(f"sys.{name}", lambda: getattr(sys, name))
-    put("sys.path", sys.path)
+    # torch 2.6 adds a folder of its own, with another name in each process
+    put("sys.path", [p for p in sys.path if not p.startswith(tempfile.gettempdir() + "/tmp")])
     put("sys.modules", _MODULES)
     for name in dir(sys.flags):
         if not name.startswith(("_", "n_", "count", "index")):

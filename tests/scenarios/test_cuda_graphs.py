@@ -69,7 +69,7 @@ def test_replayed_graphs_are_told_once_and_make_no_resume_exact(tmp_path: Path) 
         tmp_path,
         CAPTURED,
         ("out.pt", "replay"),
-        settings=("checkpoint.every_steps=1",),
+        settings=("checkpoint.every_steps=1", "checkpoint.background=false"),
         faults=kill,
     )
 

@@ -79,5 +79,6 @@ def test_the_rank_that_the_others_wait_for_is_named_with_its_collective(
     assert why in exited["evidence"][0]
     dumps = [event for event in ended.events("warning") if "torchfrtrace" in event["message"]]
     assert len(dumps) == len(list(logs.glob("nccl_trace_rank_0")))
-    assert len(dumps) == (how == "comes late for a time limit") or backend == "nccl"
+    if backend == "gloo" and hasattr(torch._C._distributed_c10d, "_dump_fr_trace_json"):
+        assert len(dumps) == (how == "comes late for a time limit")  # torch from 2.7 on
     assert (logs / "collectives_1.json").stat().st_mode & 0o077 == 0

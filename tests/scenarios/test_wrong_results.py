@@ -60,7 +60,7 @@ def test_a_healthy_training_is_the_same_to_the_bit(
     assert torch.equal(ended.result()["weights"], undisturbed)
     assert not ended.events("corruption_found")
     (told,) = ended.found("compute check")
-    assert told["updates"] == 40  # from step 20 on
+    assert told["updates"] in (40, 41)  # from step 20 on, or the update at whose end it is done
     assert told["count"] > 40 * 15
 
 

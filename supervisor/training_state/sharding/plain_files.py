@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 import warnings
 from pathlib import Path
@@ -53,7 +54,8 @@ def write_dcp(checkpoint: Checkpoint, target: Path) -> None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that this is one process
-            save(_content(checkpoint, by_name=True), checkpoint_id=target, no_dist=True)
+            alone = {"no_dist": True} if "no_dist" in inspect.signature(save).parameters else {}
+            save(_content(checkpoint, by_name=True), checkpoint_id=target, **alone)
     except SupervisorError:
         raise
     except Exception as error:  # torch wraps what the disk says

@@ -95,8 +95,8 @@ class Untouched:
     def before_update(self, optimizer, args, kwargs):  # type: ignore[no-untyped-def]
         return None
 
-    def after_update(self, optimizer):  # type: ignore[no-untyped-def]
-        return None
+    def after_update(self, optimizer, result):  # type: ignore[no-untyped-def]
+        return result
 
 
 def test_behind_a_failure_of_what_a_replay_needs_no_resume_is_exact(
