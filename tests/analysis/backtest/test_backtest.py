@@ -139,3 +139,20 @@ def test_the_first_treatment_is_told_without_checkpoints(tmp_path: Path) -> None
     treated = [d["step"] for d in document["decisions"] if set(d["actions"]) - {"checkpoint"}]
     assert document["first_treatment"] == treated[0]
     assert document["first_alarm"] == 5 < treated[0]
+
+
+def test_the_loss_of_a_run_with_a_reward_is_judged_only_where_the_user_says_so(
+    tmp_path: Path,
+) -> None:
+    losses = [1.0 + 0.01 * (i % 3) for i in range(200)] + [90.0] * 20
+    rows = (f"{i},{loss},{i / 10}\n" for i, loss in enumerate(losses))
+    path = tmp_path / "progress.csv"
+    path.write_text("step,train/loss,reward\n" + "".join(rows))
+
+    by_reward = backtest(path, RunSettings(), load_policy())
+    by_loss = backtest(path, RunSettings(in_environment=False), load_policy())
+
+    assert by_reward.first_alarm is None
+    assert by_loss.first_alarm is not None
+    assert by_loss.first_alarm >= 200
+    assert len(by_reward.reward.steps) == 220
