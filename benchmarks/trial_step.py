@@ -100,6 +100,9 @@ def _outcome(
     made = [(name, step - first) for name, step in actions]
     made = [(name, step) for name, step in made if 0 <= step < trial_step_tasks.STEPS]
     trials = [step for name, step in made if name == TRIAL_STEP]
+    # Where boundaries are at updates, a rollback comes before the script can look.
+    gone = {step for name, step in made if name == "rollback"} - {*case["unchanged"]}
+    looked_at = {*trials} - gone
     return Outcome(
         task=task,
         case=case["case"],
@@ -108,7 +111,7 @@ def _outcome(
         treatments=tuple(name for name, _ in made if name != TRIAL_STEP),
         alone=alone / undisturbed,
         ratio=case["loss"] / (alone if case["kind"] == "changed" else undisturbed),
-        is_same=set(trials) <= {*case["unchanged"]} if trials else None,
+        is_same=looked_at <= {*case["unchanged"]} if looked_at else None,
     )
 
 
@@ -133,7 +136,7 @@ def told(outcomes: list[Outcome]) -> str:
         f"state spoiled: {healed} of {len(state)} end within {WITHIN - 1:.0%} of undisturbed",
         f"changed on purpose: {treated} of {len(changed)} treated, at most {most} trials in one",
         f"undisturbed: {touched} of {len(healthy)} tried or treated",
-        f"state after a trial the same to the bit: {same} of {len(proved)} cases with a trial",
+        f"state after a trial the same to the bit: {same} of {len(proved)} that could be compared",
     ]
     return "\n".join(lines)
 

@@ -55,7 +55,8 @@ class ActionContext:
         save_checkpoint: reason → whether one was written, or is being written.
         request_restart, request_stop: reason → carried out by the worker at the boundary.
         pipeline_restore: takes `Snapshot.extras` and ``held`` of its state, after a rollback.
-        begin_trial: has the next step made with a snapshot's weights; returns why that cannot be.
+        begin_trial: has the next step made with the weights of the snapshot that its argument
+            gives; returns why that cannot be.
         skip_batches: drops the next n batches; None when the script does not use
             `supervisor.batches` or a loader that was found.
         script_clips: the script clips gradients itself.
@@ -80,8 +81,8 @@ class ActionContext:
     request_restart: Callable[[str], None] = _nothing
     request_stop: Callable[[str], None] = _nothing
     pipeline_restore: Callable[[Mapping[str, Any]], None] = _nothing
-    begin_trial: Callable[[Snapshot | None], str] = field(
-        default=lambda snapshot: "no training is under way"
+    begin_trial: Callable[[Callable[[], Snapshot | None]], str] = field(
+        default=lambda choose: "no training is under way"
     )
     skip_batches: Callable[[int], None] | None = None
     script_clips: bool = False

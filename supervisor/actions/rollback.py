@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator
 
 from supervisor.actions.base import Action, ActionContext
@@ -65,7 +66,7 @@ class TrialStep(Action):
     cost = "one batch"
 
     def apply(self, context: ActionContext) -> ActionResult:
-        refusal = context.begin_trial(before_onset(context))
+        refusal = context.begin_trial(functools.partial(before_onset, context))
         if refusal:
             return ActionResult(name=self.name, applied=False, detail=refusal)
         return self.done("the next step is one with the weights of before the onset")

@@ -121,16 +121,23 @@ class OlderWeights:
 
     # --- at the boundary ---------------------------------------------------------------------
 
-    def begin(self, snapshot: Snapshot | None) -> str:
-        """The next step is to be a trial; returns why it cannot be."""
+    def begin(self, choose: Callable[[], Snapshot | None]) -> str:
+        """The next step is to be a trial; returns why it cannot be.
+
+        Args:
+            choose: gives the snapshot from before the onset; it may have to be read from the disk.
+        """
         if self._is_recorded():
             self._arm(None)
             return ""
-        if snapshot is None:
-            return "there is no snapshot from before the onset"
-        refusal = self._refusal(snapshot)
+        refusal = self._refusal()
         if refusal:
             return refusal
+        snapshot = choose()
+        if snapshot is None:
+            return "there is no snapshot from before the onset"
+        if not _fits(self._live(), snapshot.state["models"]):
+            return "a tensor is of another kind or shape than in the snapshot"
         levels = self._pipeline.trial_levels(snapshot.step)
         if not levels[0] < levels[1]:
             return f"the losses of step {snapshot.step} are not known, or were no better"
@@ -143,7 +150,7 @@ class OlderWeights:
         self._step, self._snapshot, self._levels = self._progress.steps_done, snapshot, levels
         self._is_of_ring = snapshot is not None and _is_in(snapshot, self._snapshots)
 
-    def _refusal(self, snapshot: Snapshot) -> str:
+    def _refusal(self) -> str:
         progress, registry = self._progress, self._registry
         if not (self._is_possible and self._part.is_on):
             return "several ranks train, it is a replay, or it has failed too often"
@@ -161,8 +168,6 @@ class OlderWeights:
             return "a part of the state cannot be compared"
         if any(one["parameters"] for one in state["optimizers"].values()):
             return "the optimizer has parameters that no model has"
-        if not _fits(self._live(), snapshot.state["models"]):
-            return "a tensor is of another kind or shape than in the snapshot"
         self._size = state_bytes({"models": state["models"], "optimizers": state["optimizers"]})
         if not self._memory.allows(TRIAL, self._size):
             return "there is no room for another copy of the state"

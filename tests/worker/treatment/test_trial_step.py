@@ -97,7 +97,7 @@ class Live:
         return digest({part: state[part] for part in kept})
 
     def begin(self) -> str:
-        return self.trial.begin(self.ring.oldest())
+        return self.trial.begin(self.ring.oldest)
 
 
 @pytest.fixture
