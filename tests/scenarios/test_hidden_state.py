@@ -50,7 +50,7 @@ seen = torch.sparse_coo_tensor(torch.zeros(1, 0).long(), torch.zeros(0, 4), (50,
 for step in range(20):
     words = torch.randint(50, (8,))
     out = table(words)
-    loss = (out - torch.sparse.sum(seen, 0).to_dense()).pow(2).mean()
+    loss = (out - 0.1 * torch.sparse.sum(seen, 0).to_dense()).pow(2).mean()
     optimizer.zero_grad(); loss.backward(); optimizer.step()
     seen = (0.9 * seen + torch.sparse_coo_tensor(words[None], out.detach(), (50, 4))).coalesce()
 result = {"seen": seen.to_dense(), **table.state_dict()}
