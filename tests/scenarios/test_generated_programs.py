@@ -53,7 +53,7 @@ def test_a_program_that_went_wrong_once_is_right(
 
 @pytest.mark.timeout(1200)
 @settings(
-    max_examples=15,
+    max_examples=9,
     phases=[Phase.generate],
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -518,7 +518,8 @@ def test_ranks_without_room_for_copies_write_while_the_training_waits(tmp_path: 
 NEVER_SAVED = ("checkpoint.every_steps=1000", "parting.every_steps=1")
 
 
-@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.exhaustive)])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_that_is_killed_without_any_save_costs_a_step(tmp_path: Path, rank: int) -> None:
     """Each rank's newest state is in memory that outlives it."""
     expected = torchrun(tmp_path / "torchrun", 3)

@@ -238,7 +238,7 @@ def at(step):
 """
 
 
-@pytest.mark.parametrize("freed", [True, False])
+@pytest.mark.parametrize("freed", [pytest.param(True, marks=pytest.mark.exhaustive), False])
 def test_a_script_whose_own_disk_is_full_loses_no_update(
     freed: bool, final: str, tmp_path: Path
 ) -> None:

@@ -238,7 +238,10 @@ def test_an_end_with_weights_that_are_not_finite_is_no_completion(
 
 
 def test_an_end_that_is_still_sick_with_its_budget_spent_is_no_completion(tmp_path: Path) -> None:
-    (tmp_path / "policy.yaml").write_text("defaults: [default]\nbudget: {per_run: 1}\n")
+    (tmp_path / "policy.yaml").write_text(
+        "defaults: [default]\nbudget: {per_run: 1}\nguard: {trial_step: false}\nby_cause: {}\n"
+        "rungs: [{at: 0.3, actions: [checkpoint]}, {at: 0.5, actions: [cut_lr]}]\n"
+    )
     text = (
         TRAIN.replace("Adam(model.parameters(), 0.05)", "SGD(model.parameters(), 0.01)")
         + """

@@ -322,7 +322,7 @@ def test_what_a_rate_of_zero_does_not_cure_lies_in_the_first_weights_or_the_batc
     [
         pytest.param(EXTREME_RATE, "learning_rate", "lr/100", marks=pytest.mark.exhaustive),
         pytest.param(OVERSIZED_WEIGHTS, "weights", "initialisation", marks=pytest.mark.exhaustive),
-        (OTHER_UNITS, "data", "healthy batch"),
+        pytest.param(OTHER_UNITS, "data", "healthy batch", marks=pytest.mark.exhaustive),
     ],
 )
 def test_a_number_wrong_by_orders_of_magnitude_is_found_by_dose(
