@@ -70,6 +70,11 @@ class EscalationLadder:
         """Whether it has treated as often as it may, so that it would not treat any more."""
         return self._budget.total > 0 and self._budget.is_spent and not self.policy.observe_only
 
+    @property
+    def waits_for_level(self) -> bool:
+        """See `Treatments`."""
+        return self._treatments.waits_for_level
+
     def decide(
         self,
         record: StepRecord,

@@ -110,6 +110,12 @@ class Treatments:
         back = not len(self._recent) or not self._recent.median > trial.loss_limit
         return "helped" if calm and back else "failed"
 
+    @property
+    def waits_for_level(self) -> bool:
+        """Whether the loss is not back at the level that a treatment on trial has to restore."""
+        limits = [trial.loss_limit for trial in self._trials if trial.loss_limit > -math.inf]
+        return bool(limits and len(self._recent)) and self._recent.median > max(limits)
+
     def begin(self, name: str, step: int, before: RobustWindow, *, cause: str, rung: int) -> None:
         """A treatment is applied at `step`; `before` holds the losses before the trouble."""
         steps = self.policy.verify_steps

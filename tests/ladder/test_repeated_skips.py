@@ -56,6 +56,21 @@ def test_an_update_left_out_has_not_helped_where_damaged_memory_was_healed_behin
     assert [(o.step, o.outcome) for o in found] == [(10, "helped"), (22, "failed")]
 
 
+def test_a_treatment_on_trial_waits_for_the_level_before_it() -> None:
+    treatments = Treatments(load_policy("default"))
+    before = RobustWindow(20)
+    before.add(1.0)
+    treatments.begin("rollback", 0, before, cause="spike", rung=1)
+    calm = CrashRisk(step=0, probability=0.0)
+
+    waits = []
+    for step, loss in enumerate([9.0] * 3 + [1.0] * 7):
+        treatments.observe(StepRecord(step=step, loss=loss, loss_seen=True), calm)
+        waits.append(treatments.waits_for_level)
+
+    assert (waits[2], waits[-1]) == (True, False)
+
+
 def test_what_is_on_trial_when_another_level_is_adopted_has_no_outcome() -> None:
     treatments = Treatments(load_policy("default"))
     before = RobustWindow(20)

@@ -89,8 +89,9 @@ class Ending:
         return f"{len(bad)} of {len(parameters)} trained weights are not finite ({first})"
 
     def _bad_course(self) -> str:
-        is_sick = self.health.is_alarm or self.health.bad_losses > 0
-        if not is_sick or not self.pipeline.ladder.has_spent_its_budget:
+        ladder = self.pipeline.ladder
+        is_sick = self.health.is_alarm or self.health.bad_losses > 0 or ladder.waits_for_level
+        if not is_sick or not ladder.has_spent_its_budget:
             return ""
         return "the budget of treatments is spent (policy: budget), and the trouble is not over"
 
