@@ -11,6 +11,7 @@ from supervisor.actions.controls import Controls
 from supervisor.codes import Exactness, Found, Warned
 from supervisor.errors import RunDirectoryError
 from supervisor.events.state_events import Resumed, StateFound, WarningEvent
+from supervisor.ladder.trial_steps import is_trial
 from supervisor.storage.journal.journal import Journal
 from supervisor.storage.steps.flight_recorder import LOSS_SEEN, FlightReader, FlightRecorder
 from supervisor.storage.steps.step_rows import UPDATE_SKIPPED
@@ -23,7 +24,8 @@ class RecordedSteps(BoundaryListener):
     The killed attempt usually came past its newest checkpoint: its next steps then saw the same
     weights, the same batches and the same random numbers, so their losses must be the same to the
     bit. Nothing is computed for it. Where one is not, the resume was not exact, and a second event
-    `resumed` says so. It ends with the recorded steps, and where a treatment begins.
+    `resumed` says so. It ends with the recorded steps, and where a treatment begins that is no
+    trial step.
 
     Args:
         journal: gets what came of it.
@@ -71,9 +73,13 @@ class RecordedSteps(BoundaryListener):
         recorded, own = _row(reader, self._recorded_row), _row(reader, self._own_row)
         if recorded is None or own is None or self._recorded_row >= self._end:
             return False
+        rows = self._recorded_row, self._own_row
         self._recorded_row += 1
         self._own_row += 1
-        if recorded["step"] != own["step"] or (recorded["flags"] | own["flags"]) & UPDATE_SKIPPED:
+        left_out = (recorded["flags"] | own["flags"]) & UPDATE_SKIPPED
+        if recorded["step"] != own["step"]:
+            return False
+        if left_out and not all(_is_trial(reader, row) for row in rows):
             return False
         if recorded["flags"] & own["flags"] & LOSS_SEEN:
             before, now = float(recorded["loss"]), float(own["loss"])
@@ -108,6 +114,14 @@ class RecordedSteps(BoundaryListener):
             self._journal.write(
                 replace(self._said, step=step, exactness=Exactness.APPROXIMATE, reason=told)
             )
+
+
+def _is_trial(reader: FlightReader, row: int) -> bool:
+    """A trial taken from the record: the script's own variables may hold another loss of it."""
+    try:
+        return any(map(is_trial, reader.records(row, row + 1)))
+    except (OSError, RunDirectoryError):
+        return False
 
 
 def _row(reader: FlightReader, row: int) -> np.void | None:

@@ -178,14 +178,12 @@ class OlderWeights:
     def forward(self, call: Callable[[], Any]) -> Any:
         """Called instead of a forward of the script that builds a graph, while `is_on`."""
         try:
-            self._open()
-        except BaseException as error:
-            self._close()
-            self._forget()
-            self._part.caught(error)
-        if self._opened is None:
-            return call()
-        try:
+            try:
+                self._open()
+            except BaseException as error:
+                self._close()
+                self._forget()
+                self._part.caught(error)
             return call()
         finally:
             self._close()
@@ -200,7 +198,7 @@ class OlderWeights:
         live, random = self._live(), RngState.capture()
         if not self._kept:
             self._memory.holds(TRIAL, self._size, 1)
-            self._note_parts()
+        self._note_parts()
         self._kept = copy_state(live, self._kept or None)
         self._opened = live, random
         if snapshot is not None:
@@ -208,14 +206,23 @@ class OlderWeights:
 
     def _close(self) -> None:
         """The present weights again, and what the forward has drawn is given back."""
-        opened, self._opened = self._opened, None
-        if opened is None:
+        if self._opened is None:
             return
         try:
-            _write(opened[0], self._kept)
-            RngState.restore(opened[1])
+            self._give_back(*self._opened)
         except BaseException as error:
-            self._is_torn(error)
+            try:  # a signal's handler may have raised in the middle of it
+                self._give_back(*self._opened)
+            except BaseException as again:
+                self._is_torn(again)
+            pass_on(error)
+        finally:
+            self._opened = None
+
+    def _give_back(self, live: Models, random: dict[str, Any]) -> None:
+        self._put_back_parts()
+        _write(live, self._kept)
+        RngState.restore(random)
 
     def _note_parts(self) -> None:
         """What of modules a forward may replace."""
@@ -245,6 +252,7 @@ class OlderWeights:
         probe.observed = {**probe.observed, **seen}
         self._optimizers = {}
         try:
+            self._keep_weights()
             self._optimizers = copy_state(self._optimizers_now())
         except BaseException as error:  # left out all the same, and then found to be unproved
             self._part.caught(error)
@@ -266,12 +274,22 @@ class OlderWeights:
         self._warn(why, aloud=True)
         self._schedule.ask_for_restart(why)
 
-    def _put_back(self) -> None:
+    def _keep_weights(self) -> None:
+        """As the script has written them since its forward: rounded ones are for that alone."""
+        for model, tensors in self._live().items():
+            own = {name: tensor for name, tensor in tensors.items() if tensor.requires_grad}
+            kept = self._kept[model]
+            kept |= copy_state(own, {name: kept[name] for name in own})
+
+    def _put_back_parts(self) -> None:
         for name, model in self._registry.models.items():
             put_back_attributes(model, self._attributes.get(name, {}))
         for owner, name, buffer in self._buffers:
             if owner.get(name) is not buffer:
                 owner[name] = buffer
+
+    def _put_back(self) -> None:
+        self._put_back_parts()
         live, kept = self._live(), self._kept
         if digest(live) != digest(kept):  # activations computed again in the backward, hooks
             _write(live, kept)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -20,6 +22,7 @@ from supervisor.worker.ground.boundary_schedule import BoundarySchedule
 from supervisor.worker.ground.error_barrier import ErrorBarrier
 from supervisor.worker.ground.progress import Progress
 from supervisor.worker.ground.step_probe import StepProbe
+from supervisor.worker.treatment import trial_step
 from supervisor.worker.treatment.trial_step import OlderWeights
 
 
@@ -187,3 +190,60 @@ def test_it_is_not_made_where_a_tensor_has_another_shape_than_in_the_snapshot(li
     live.model.seen = torch.zeros(5)
 
     assert "another kind or shape" in live.begin()
+
+
+def test_a_buffer_that_is_made_anew_is_given_back_between_two_forwards(live: Live) -> None:
+    inputs, before, buffer = torch.randn(8, 3), live.fingerprint(), live.model.seen
+    assert live.begin() == ""
+
+    outputs = [live.trial.forward(lambda: live.model(inputs)) for _ in range(2)]
+    between = live.fingerprint()
+    update_without_gradients(live, outputs)
+
+    assert between == before
+    assert live.fingerprint() == before
+    assert live.model.seen is buffer
+
+
+def test_weights_that_the_script_rounds_for_its_forward_alone_stay_its_own(live: Live) -> None:
+    weight, before = live.model.layer.weight, live.fingerprint()
+    whole = weight.detach().clone()
+    assert live.begin() == ""
+
+    weight.data.copy_(whole.mul(8).round() / 8)
+    output = live.trial.forward(lambda: live.model(torch.randn(8, 3)))
+    weight.data.copy_(whole)
+    update_without_gradients(live, [output])
+
+    assert torch.equal(weight, whole)
+    assert not live.schedule.is_leaving
+    assert live.fingerprint() == before
+
+
+def test_a_signal_while_the_weights_come_back_leaves_the_present_ones(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, restore, calls = live.fingerprint(), trial_step._write, []
+
+    def interrupted(*args: Any) -> None:
+        calls.append(args)
+        if len(calls) == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+        restore(*args)
+
+    monkeypatch.setattr(trial_step, "_write", interrupted)
+    inputs = torch.zeros(8, 3)
+    assert live.begin() == ""
+    with pytest.raises(KeyboardInterrupt):
+        live.trial.forward(lambda: live.model(inputs))
+
+    assert live.fingerprint() == before
+
+
+def update_without_gradients(live: Live, outputs: list[Tensor]) -> None:
+    sum(output.square().mean() for output in outputs).backward()  # type: ignore[union-attr]
+    live.progress.probe.backward_calls = 1
+    assert live.trial.update_begins()
+    live.optimizer.zero_grad()
+    live.optimizer.step()
+    live.trial.update_ended()
