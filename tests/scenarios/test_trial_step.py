@@ -98,7 +98,7 @@ def test_killed_before_and_after_a_resume_it_is_made_once(tmp_path: Path) -> Non
     )
 
     assert ended.returncode == 0, ended.stderr
-    assert [e["exactness"] for e in ended.events("resumed")] == ["exact", "exact"]
+    assert [e["exactness"] for e in ended.events("resumed")] == ["exact", "approximate", "exact"]
     steps = {e["step"] for e in ended.found("another level")}
     assert len(steps) == 1
     assert differences(left_out_by_hand(tmp_path / "by hand", steps.pop()), ended.result()) == []

@@ -17,6 +17,11 @@ from supervisor.storage.steps.flight_recorder import LOSS_SEEN, FlightReader, Fl
 from supervisor.storage.steps.step_rows import UPDATE_SKIPPED
 from supervisor.worker.ground.boundary_listener import ALWAYS, BoundaryListener
 
+_TRIAL = (
+    "the step was a trial with older weights, which are gone: what the script made of its loss may "
+    "be other than before the kill"
+)
+
 
 class RecordedSteps(BoundaryListener):
     """Compares the loss of each step that is trained again with the recorded one.
@@ -24,8 +29,9 @@ class RecordedSteps(BoundaryListener):
     The killed attempt usually came past its newest checkpoint: its next steps then saw the same
     weights, the same batches and the same random numbers, so their losses must be the same to the
     bit. Nothing is computed for it. Where one is not, the resume was not exact, and a second event
-    `resumed` says so. It ends with the recorded steps, and where a treatment begins that is no
-    trial step.
+    `resumed` says so. It ends with the recorded steps, and where a treatment begins. After a trial
+    step it says so, too: the older weights are gone, and what the script made of their loss (its
+    log, a hidden state) is another.
 
     Args:
         journal: gets what came of it.
@@ -73,13 +79,13 @@ class RecordedSteps(BoundaryListener):
         recorded, own = _row(reader, self._recorded_row), _row(reader, self._own_row)
         if recorded is None or own is None or self._recorded_row >= self._end:
             return False
-        rows = self._recorded_row, self._own_row
         self._recorded_row += 1
         self._own_row += 1
-        left_out = (recorded["flags"] | own["flags"]) & UPDATE_SKIPPED
         if recorded["step"] != own["step"]:
             return False
-        if left_out and not all(_is_trial(reader, row) for row in rows):
+        if (recorded["flags"] | own["flags"]) & UPDATE_SKIPPED:
+            if _is_trial(reader, self._recorded_row - 1):
+                self._take_back(int(own["step"]), _TRIAL)
             return False
         if recorded["flags"] & own["flags"] & LOSS_SEEN:
             before, now = float(recorded["loss"]), float(own["loss"])
@@ -110,14 +116,16 @@ class RecordedSteps(BoundaryListener):
                 aloud=True,
             )
         )
+        self._take_back(step, told)
+
+    def _take_back(self, step: int, why: str) -> None:
         if self._said is not None:
             self._journal.write(
-                replace(self._said, step=step, exactness=Exactness.APPROXIMATE, reason=told)
+                replace(self._said, step=step, exactness=Exactness.APPROXIMATE, reason=why)
             )
 
 
 def _is_trial(reader: FlightReader, row: int) -> bool:
-    """A trial taken from the record: the script's own variables may hold another loss of it."""
     try:
         return any(map(is_trial, reader.records(row, row + 1)))
     except (OSError, RunDirectoryError):
