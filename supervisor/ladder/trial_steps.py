@@ -41,8 +41,8 @@ LEVELS = 10
 NOW = 3
 """Losses that say what the present weights give: few, because they are learning."""
 THIRD = 1.0 / 3.0
-"""Of the way from the old level to the new one, by ratio. In the 40 cases of
-`benchmarks/trial_step.py` the loss of a trial lies in the outer thirds."""
+"""Of the way from the old level to the new one, by ratio: what lies in the middle decides nothing
+(chosen with the 40 cases of `benchmarks/trial_step.py` in view)."""
 
 
 class TrialAnswer(enum.Enum):

@@ -137,7 +137,9 @@ def once():
     for name in ("argv", "orig_argv", "warnoptions", "_xoptions", "executable", "prefix"):
         look(f"sys.{name}", lambda: getattr(sys, name))
     # torch 2.6 adds a folder of its own, with another name in each process
-    put("sys.path", [p for p in sys.path if not p.startswith(tempfile.gettempdir() + "/tmp")])
+    instantiator = sys.modules.get("torch.distributed.nn.jit.instantiator")
+    own = getattr(instantiator, "INSTANTIATED_TEMPLATE_DIR_PATH", None)
+    put("sys.path", [path for path in sys.path if path != own])
     put("sys.modules", _MODULES)
     for name in dir(sys.flags):
         if not name.startswith(("_", "n_", "count", "index")):

@@ -20,6 +20,10 @@ QUICK = ("restart.backoff_s=0.05", "report.enabled=false")
 _READY = ReadyPython()
 _READY_PARENT = Path(__file__).with_name("ready_parent.py")
 
+AT_UPDATES = sys.version_info < (3, 11)
+"""Python 3.10 does not tell where in a line a call stands: where something else might be computed
+before it, a step's boundary is at the end of its update, not in the next forward."""
+
 all_are_executed = False
 """With ``--all``: every worker is a process of its own from its interpreter's start on."""
 

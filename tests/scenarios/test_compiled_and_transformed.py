@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 from supervisor.storage.steps.flight_recorder import FlightReader
 from tests.scenarios.runs import Ended, differences, plain, supervised
@@ -109,7 +110,9 @@ def test_a_killed_one_is_judged_step_by_step_and_resumes_exactly(tmp_path: Path,
     assert [(e["from_step"], e["exactness"]) for e in ended.events("resumed")] == [(12, "exact")]
     assert not differences(ended.result(), reference.result())
     warnings = [event["message"] for event in ended.events("warning")]
-    assert not [one for one in warnings if "left behind" not in one]  # torch 2.6: compile workers
+    if torch.__version__.startswith("2.6"):  # its compile workers outlive the training
+        warnings = [one for one in warnings if "left behind" not in one]
+    assert warnings == []
     assert _steps(ended) == [*range(16), *range(12, 24)]
 
 
