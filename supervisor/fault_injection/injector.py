@@ -219,7 +219,8 @@ def _strike_process(kind: str, step: int) -> None:
 
 
 def _is_float(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.is_floating_point()
+    with torch._C.DisableTorchFunctionSubclass():
+        return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 
 def _poison(value: Any) -> Any:

@@ -118,7 +118,8 @@ def _saveable(
 
 def stamps(held: Mapping[str, Any]) -> dict[str, Stamp]:
     """Returns stamps that show later whether the values of `find_held` were changed or replaced."""
-    return {path: stamp(value) for path, value in held.items()}
+    with outside_autograd():
+        return {path: stamp(value) for path, value in held.items()}
 
 
 def stamp(value: torch.Tensor | np.ndarray[Any, Any]) -> Stamp:

@@ -9,7 +9,7 @@ import torch
 
 from supervisor.errors import CheckpointError
 from supervisor.training_state.misfits import check_tensor, misfit
-from supervisor.training_state.plain_form import from_plain, to_plain
+from supervisor.training_state.plain_form import as_in_code, from_plain, to_plain
 from supervisor.training_state.tensors import local, outside_autograd, write_into
 
 _PLAIN = frozenset({torch.Tensor, bool, int, float, str, type(None)})
@@ -130,7 +130,7 @@ def _restore_groups(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) 
             if isinstance(live, torch.Tensor) and _is_place_for(live, value):
                 write_into(live, value)
             elif not (key in group and _is_same_number(live, value)):
-                group[key] = _fresh(from_plain(value), None)
+                group[as_in_code(key)] = _fresh(from_plain(value), None)
     for name, value in saved["attributes"].items():
         setattr(optimizer, name, value)
 

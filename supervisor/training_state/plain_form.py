@@ -149,11 +149,19 @@ def from_plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return type(value)(from_plain(item) for item in value)
     if not isinstance(value, dict):
-        return value
+        return as_in_code(value)
     kind = value.get(KIND)
     if kind is None:
-        return {key: from_plain(item) for key, item in value.items()}
+        return {as_in_code(key): from_plain(item) for key, item in value.items()}
     return _BUILDERS[kind](value) if kind in _BUILDERS else None
+
+
+def as_in_code(value: Any) -> Any:
+    """Returns the one object that Python has for a word that stands in code, such as ``"step"``: a
+    pickle of the script's shows which of its words are one object. Anything else as it is."""
+    if type(value) is str and value.isascii() and value.replace("_", "a").isalnum():
+        return sys.intern(value)
+    return value
 
 
 def _items(form: dict[str, Any]) -> list[Any]:

@@ -265,9 +265,11 @@ def is_finite(state: Mapping[str, Any]) -> tuple[bool, str]:
 def _append_bounds(
     bounds: list[tuple[str, bool, torch.Tensor]], name: str, tensor: torch.Tensor, lenient: bool
 ) -> None:
-    if not tensor.is_floating_point() or tensor.numel() == 0 or tensor.is_sparse:
+    if not tensor.is_floating_point() or tensor.is_sparse:
         return
     values = local(tensor)
+    if values.numel() == 0:  # of a DTensor whose rows do not suffice for all ranks
+        return
     if values.element_size() == 1:  # 8-bit floats know no comparison
         values = values.float()
     bounds.append((name, lenient, torch.stack(torch.aminmax(values))))

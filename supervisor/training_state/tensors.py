@@ -18,22 +18,37 @@ _SINGLE = frozenset({bool, int, float, str, bytes, type(None)})
 def outside_autograd() -> Iterator[None]:
     """Records no graph, and makes normal tensors even within ``torch.inference_mode()``.
 
-    A tensor made in inference mode could never be updated in place by the optimizer.
+    A tensor made in inference mode could never be updated in place by the optimizer. What a class
+    derived from torch's does at its operations is left out: it may refuse some, or count them.
     """
-    with torch.inference_mode(False), torch.no_grad():
+    with torch.inference_mode(False), torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
         yield
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
     """Returns what this rank holds of `tensor` (a DTensor's shard), detached, memory shared; of a
     class that a script or a library derives from torch's, a tensor of torch's."""
-    detached = tensor.detach()
-    to_local = getattr(detached, "to_local", None)
-    found: torch.Tensor = to_local() if to_local is not None else detached
-    if type(found) is torch.Tensor or is_traceable_wrapper_subclass(found):
-        return found
-    with torch._C.DisableTorchFunctionSubclass():
+    if type(tensor) is torch.Tensor or type(tensor) is torch.nn.Parameter:
+        return tensor.detach()
+    with torch._C.DisableTorchFunctionSubclass():  # which may refuse, or count what it is asked
+        detached = tensor.detach()
+        to_local = getattr(detached, "to_local", None)
+        found: torch.Tensor = to_local() if to_local is not None else detached
+        if type(found) is torch.Tensor or is_traceable_wrapper_subclass(found):
+            return found
         return found.as_subclass(torch.Tensor)
+
+
+def cloned(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns a clone, within its graph, of the same class and with the same attributes; a class
+    that is derived from torch's is not asked, and may refuse to be copied."""
+    with torch._C.DisableTorchFunctionSubclass():
+        copied = tensor.clone()
+        if type(copied) is not torch.Tensor or type(tensor) is torch.nn.Parameter:
+            return copied
+        copied = copied.as_subclass(type(tensor))
+    vars(copied).update(vars(tensor))
+    return copied
 
 
 def bytes_of(tensor: torch.Tensor) -> memoryview:
@@ -109,9 +124,12 @@ def tensors_within(value: Any) -> list[torch.Tensor]:
 
 def storage_of(value: Any) -> int | None:
     """The address of the memory behind a strided tensor; None for anything else."""
-    if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
+    if not isinstance(value, torch.Tensor):
         return None
     try:
-        return local(value).untyped_storage().data_ptr() or None
+        value = local(value)
+        if value.layout != torch.strided:
+            return None
+        return value.untyped_storage().data_ptr() or None
     except (RuntimeError, NotImplementedError, ValueError):  # ValueError: a lazy layer's, not made
         return None

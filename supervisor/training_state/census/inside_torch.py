@@ -62,12 +62,14 @@ def _write_in_script_module(own: Any, name: Any, value: Any) -> None:
 def of_tensor(path: str, tensor: torch.Tensor) -> Iterator[Place]:
     """What the script keeps on a tensor (`p.average = ...`), its hooks, and the parts of a sparse
     one."""
-    for part in _OF_SPARSE.get(tensor.layout, ()):
+    with torch._C.DisableTorchFunctionSubclass():
+        layout = tensor.layout
+        hooks = getattr(tensor, "_backward_hooks", None) or {}
+        after = getattr(tensor, "_post_accumulate_grad_hooks", None) or {}
+    for part in _OF_SPARSE.get(layout, ()):
         yield Place(f"{path}.{part}", getattr(tensor.detach(), part)())
     for name, item in list(vars(tensor).items()):
         yield Place(f"{path}.{name}", item, tensor, name, write_attribute)
-    hooks = getattr(tensor, "_backward_hooks", None) or {}
-    after = getattr(tensor, "_post_accumulate_grad_hooks", None) or {}
     for number, hook in enumerate([*hooks.values(), *map(hook_of_script, after.values())]):
         if not is_torchs(hook):
             yield Place(f"{path}.hooks[{number}]", hook)

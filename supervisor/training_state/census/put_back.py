@@ -27,6 +27,7 @@ from supervisor.training_state.census.place import Place
 from supervisor.training_state.census.plain_containers import added_in_order, is_plain
 from supervisor.training_state.census.shared_parts import is_shared, share_again, shared
 from supervisor.training_state.census.single_values import member_of
+from supervisor.training_state.plain_form import as_in_code
 
 _EMPTY = re.compile(r"(list|dict|deque|OrderedDict) of \d+( by \w+)?$")
 _NEW: dict[str, Callable[[], Any]] = {
@@ -167,7 +168,7 @@ def _new_value(one: Difference, held: Mapping[str, Any], live: Any = None) -> An
     empty = _EMPTY.match(one.recorded)
     if empty:
         return _NEW[empty[1]]()
-    return value_of(one.recorded, live)
+    return as_in_code(value_of(one.recorded, live))
 
 
 def _fill(live: Any, value: Any) -> bool:
@@ -232,6 +233,6 @@ def _last_step(path: str, places: Mapping[str, Place]) -> tuple[Place | None, st
     if match["key"] is None:
         return parent, match["name"], None
     try:
-        return parent, None, ast.literal_eval(match["key"])
+        return parent, None, as_in_code(ast.literal_eval(match["key"]))
     except (ValueError, SyntaxError):  # an object as the key
         return None, None, None

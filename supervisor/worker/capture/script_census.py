@@ -24,6 +24,7 @@ from supervisor.training_state.held_values import find_held, is_of_call, storage
 from supervisor.training_state.plain_form import from_plain
 from supervisor.training_state.registry import Registry
 from supervisor.training_state.rng import random_position
+from supervisor.training_state.tensors import local
 from supervisor.worker.capture.user_tensors import UserTensors, registry_tensors
 from supervisor.worker.ground.budget import Share
 from supervisor.worker.ground.error_barrier import ErrorBarrier
@@ -119,13 +120,12 @@ class ScriptCensus:
         """
         with self._part:
             left = _KEPT_BYTES
-            for path, value in find_held(user_frames(), self._in_registry()).items():
-                left -= value.nbytes
-                if left > 0 and value.nbytes <= COMPARED_BYTES:
-                    if isinstance(value, torch.Tensor):
-                        self._found[path] = value.detach().clone()
-                    else:
-                        self._found[path] = value.copy()
+            found = find_held(user_frames(), self._in_registry())
+            for path, value in found.items():
+                one = local(value) if isinstance(value, torch.Tensor) else value
+                left -= one.nbytes
+                if left > 0 and one.nbytes <= COMPARED_BYTES:
+                    self._found[path] = one.clone() if isinstance(one, torch.Tensor) else one.copy()
 
     def packed(
         self, frames: Mapping[str, Mapping[str, Any]], *, is_paid: bool = False

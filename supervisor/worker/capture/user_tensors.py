@@ -19,7 +19,7 @@ from supervisor.training_state.held_values import (
     storages,
 )
 from supervisor.training_state.registry import Registry
-from supervisor.training_state.tensors import walk_tensors, write_into
+from supervisor.training_state.tensors import local, walk_tensors, write_into
 
 WAIT_S = 5.0
 """So long a state waits for what ranks exchange meanwhile. All of them stand at one place, so all
@@ -82,7 +82,7 @@ class UserTensors:
         for path, value in found.items():
             if is_of_call(path):
                 continue
-            if isinstance(value, torch.Tensor) and value.is_floating_point():
+            if isinstance(value, torch.Tensor) and local(value).is_floating_point():
                 earlier = self._lasting.get(path)
                 is_same = earlier is not None and earlier[0]() is value
                 first = earlier[1] if is_same and earlier else self.looks

@@ -66,7 +66,8 @@ class GraphsAcross:
         if self._outputs > EACH_OF_FIRST and self._outputs % STRIDE:
             return
         for one in _tensors(output):
-            node = one.grad_fn  # torch makes it anew at each look
+            with torch._C.DisableTorchFunctionSubclass():
+                node = one.grad_fn  # torch makes it anew at each look
             if node is not None and not torch._C._functorch.is_functorch_wrapped_tensor(one):
                 node.register_prehook(functools.partial(self._reached, self.boundaries))
 
@@ -86,16 +87,17 @@ class GraphsAcross:
         """
         if not self.seen and steps > UNKNOWN_FOR:
             return []
-        found = (
-            path
-            for path, one in held.items()
-            if isinstance(one, torch.Tensor)
-            and one.grad_fn is not None
-            and one.grad_fn._sequence_nr() >= self._first_node
-            and (self.seen or _IN_A_ROW.search(path))
-            and has_living_graph(one)
-        )
-        return [path for path, _ in zip(found, range(_NAMED), strict=False)]
+        with torch._C.DisableTorchFunctionSubclass():
+            found = (
+                path
+                for path, one in held.items()
+                if isinstance(one, torch.Tensor)
+                and one.grad_fn is not None
+                and one.grad_fn._sequence_nr() >= self._first_node
+                and (self.seen or _IN_A_ROW.search(path))
+                and has_living_graph(one)
+            )
+            return [path for path, _ in zip(found, range(_NAMED), strict=False)]
 
     def puts_off(self, held: Mapping[str, Any], steps: int) -> bool:
         """Whether a checkpoint that is due had better wait for the next boundary."""

@@ -16,7 +16,7 @@ from torch._C import TensorBase
 from torch.optim import Optimizer
 
 from supervisor.records import NAN, StepRecord
-from supervisor.training_state.tensors import memory_of
+from supervisor.training_state.tensors import local, memory_of
 
 _GIB = float(1 << 30)
 _64_BITS = (1 << 64) - 1
@@ -94,10 +94,11 @@ class StepProbe:
 
     def saw_batch(self, batch: Any) -> None:
         """Takes the first numbers of a loader's batch into the step's signature."""
-        first = first_tensor(batch)
+        found = first_tensor(batch)
+        first = None if found is None else local(found)
         if first is None or first.device.type != "cpu" or not first.numel():
             return
-        head = memory_of(first.detach().reshape(-1)[:16].contiguous())
+        head = memory_of(first.reshape(-1)[:16].contiguous())
         self.signature = xxhash.xxh3_64_intdigest(head, seed=self.signature)
 
     def record(

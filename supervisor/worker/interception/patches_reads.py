@@ -12,9 +12,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._C import DisableTorchFunctionSubclass
 from torch.compiler import is_dynamo_compiling
 
 from supervisor.storage.steps.tape import EntryKind
+from supervisor.worker.ground.interception_state import InterceptionState
 from supervisor.worker.interception.instrument import Seen
 from supervisor.worker.interception.outside_dynamo import outside_dynamo, run_plainly
 
@@ -38,6 +40,16 @@ def watch_reads(session: Seen) -> None:
         _patch_comparison(session, torch.Tensor, name)
 
 
+def _once(interception: InterceptionState, call: Callable[..., Any], *args: Any, **kw: Any) -> Any:
+    """Calls what reads a value: where a class derived from torch's has a `__torch_function__`, that
+    is given the patched function once more, and its reads belong to this one."""
+    interception.depth += 1
+    try:
+        return call(*args, **kw)
+    finally:
+        interception.depth -= 1
+
+
 def _patch_method(session: Seen, name: str, kind: EntryKind) -> None:
     original = getattr(torch.Tensor, name)
     interception = session.interception
@@ -47,7 +59,7 @@ def _patch_method(session: Seen, name: str, kind: EntryKind) -> None:
     def read(self: torch.Tensor) -> Any:
         if interception.depth or not interception.is_ours():
             return original(self)
-        return session.hooks.read(kind, functools.partial(original, self))
+        return session.hooks.read(kind, functools.partial(_once, interception, original, self))
 
     setattr(torch.Tensor, name, read)
 
@@ -61,15 +73,17 @@ def _patch_item(session: Seen) -> None:
     def item(self: torch.Tensor) -> Any:
         if interception.depth or not interception.is_ours():
             return original(self)
-        if self.dtype.is_floating_point:
+        with DisableTorchFunctionSubclass():
+            dtype = self.dtype
+        if dtype.is_floating_point:
             kind = EntryKind.FLOAT
-        elif self.dtype is torch.bool:
+        elif dtype is torch.bool:
             kind = EntryKind.BOOL
-        elif self.dtype.is_complex:
+        elif dtype.is_complex:
             return original(self)
         else:
             kind = EntryKind.INT
-        return session.hooks.read(kind, functools.partial(original, self))
+        return session.hooks.read(kind, functools.partial(_once, interception, original, self))
 
     torch.Tensor.item = item  # type: ignore[method-assign, assignment]
     _spare_optimizers(session, original)
@@ -104,11 +118,13 @@ def _patch_listing(session: Seen) -> None:
         def read(self: torch.Tensor, *args: Any, _original: Any = original, **kwargs: Any) -> Any:
             if interception.depth or not interception.is_ours():
                 return _original(self, *args, **kwargs)
-            if self.numel() > MAX_LISTED:
+            with DisableTorchFunctionSubclass():
+                is_large = self.numel() > MAX_LISTED
+            if is_large:
                 value = _original(self, *args, **kwargs)
                 recorded = session.hooks.read_all(self)
                 return value if recorded is None else _original(recorded, *args, **kwargs)
-            call = functools.partial(_original, self, *args, **kwargs)
+            call = functools.partial(_once, interception, _original, self, *args, **kwargs)
             return session.hooks.read(EntryKind.ARRAY, call)
 
         setattr(torch.Tensor, name, read)
@@ -124,6 +140,7 @@ def _patch_comparison(session: Seen, owner: Any, name: str) -> None:
     def read(*args: Any, **kwargs: Any) -> Any:
         if is_dynamo_compiling() or not interception.is_ours():
             return original(*args, **kwargs)
-        return session.hooks.read(EntryKind.BOOL, functools.partial(original, *args, **kwargs))
+        call = functools.partial(_once, interception, original, *args, **kwargs)
+        return session.hooks.read(EntryKind.BOOL, call)
 
     setattr(owner, name, read)

@@ -468,10 +468,11 @@ class Monitor(TrainingHooks):
     def _see_loss(self, roots: Any) -> None:
         probe = self._progress.probe
         is_one = isinstance(roots, (torch.Tensor, GradientEdge)) or not isinstance(roots, Iterable)
-        for root in (roots,) if is_one else roots:
-            if not isinstance(root, torch.Tensor) or root.numel() != 1:
-                continue  # or the edge of a graph, which has no value
-            if self._scaled is not None and root is self._scaled[0]:
-                root = self._scaled[1]
-            probe.loss += read_number(root)
-            probe.loss_seen = True
+        with torch._C.DisableTorchFunctionSubclass():
+            for root in (roots,) if is_one else roots:
+                if not isinstance(root, torch.Tensor) or root.numel() != 1:
+                    continue  # or the edge of a graph, which has no value
+                if self._scaled is not None and root is self._scaled[0]:
+                    root = self._scaled[1]
+                probe.loss += read_number(root)
+                probe.loss_seen = True

@@ -284,6 +284,8 @@ class SettledFiles:
 
 
 def _is_database(path: str) -> bool:
+    if not os.path.isfile(path):  # a link to a folder, such as `latest`
+        return False
     try:
         descriptor = _os_open(path, os.O_RDONLY)
     except OSError:

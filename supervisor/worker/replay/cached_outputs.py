@@ -13,6 +13,7 @@ from torch.nn import Module
 from torch.utils import _pytree as pytree
 
 from supervisor.by_identity import ByIdentity, IdentitySet
+from supervisor.training_state.tensors import cloned
 from supervisor.worker.interception.training_hooks import Call
 
 _Forwards = dict[Module, Any]
@@ -81,9 +82,10 @@ class CachedOutputs:
 
     def watch(self, reached: Callable[[], None]) -> None:
         """Has `reached` called if a backward comes to one that was handed out."""
-        for one in self._kept:
-            if one.requires_grad:
-                one.register_hook(lambda _: reached())
+        with torch._C.DisableTorchFunctionSubclass():
+            for one in self._kept:
+                if one.requires_grad:
+                    one.register_hook(lambda _: reached())
 
     def _really(self, module: Module, call: Call) -> tuple[Any, _Forwards]:
         before = _own_forwards(module)
@@ -118,20 +120,25 @@ def _set_forwards(forwards: _Forwards) -> None:
 
 def _detached(output: Any) -> Any:
     def copied(tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.detach().clone().requires_grad_(tensor.requires_grad)
+        with torch.no_grad():
+            made = cloned(tensor)
+        with torch._C.DisableTorchFunctionSubclass():
+            return made.requires_grad_(tensor.requires_grad)
 
     return pytree.tree_map_only(torch.Tensor, copied, output)
 
 
 def _fresh(output: Any) -> Any:
     if isinstance(output, torch.Tensor):
-        return output.clone()  # no leaf, if it requires a gradient: the script may write into it
+        return _again(output)
     return pytree.tree_map(_again, output)
 
 
 def _again(value: Any) -> Any:
+    if type(value) is torch.Tensor:
+        return value.clone()  # no leaf, if it requires a gradient: the script may write into it
     if isinstance(value, torch.Tensor):
-        return value.clone()
+        return cloned(value)
     return copy.copy(value) if isinstance(value, (list, dict)) else value
 
 

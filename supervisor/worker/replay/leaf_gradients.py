@@ -56,7 +56,8 @@ class LeafGradients:
         """Called with a module whose forward is left out, and what that was given and puts out."""
         if module in self._reached and torch.is_grad_enabled():
             self._left_out.append(module)
-        self._since_update += [one for one in tensors_within(value) if one.requires_grad]
+        with torch._C.DisableTorchFunctionSubclass():
+            self._since_update += [one for one in tensors_within(value) if one.requires_grad]
 
     def give(self, roots: Any) -> None:
         """Called in place of a backward."""
