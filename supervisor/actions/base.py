@@ -57,6 +57,8 @@ class ActionContext:
         pipeline_restore: takes `Snapshot.extras` and ``held`` of its state, after a rollback.
         begin_trial: has the next step made with the weights of the snapshot that its argument
             gives; returns why that cannot be.
+        tell_ranks: a number → what all ranks told of the same call, in their order; -1 for one that
+            cannot tell. Called on all ranks alike, at the same place of the same action.
         skip_batches: drops the next n batches; None when the script does not use
             `supervisor.batches` or a loader that was found.
         script_clips: the script clips gradients itself.
@@ -84,6 +86,7 @@ class ActionContext:
     begin_trial: Callable[[Callable[[], Snapshot | None]], str] = field(
         default=lambda choose: "no training is under way"
     )
+    tell_ranks: Callable[[int], list[int]] = field(default=lambda number: [number])
     skip_batches: Callable[[int], None] | None = None
     script_clips: bool = False
     uses_batch_size: bool = False

@@ -91,11 +91,27 @@ def before_onset(context: ActionContext) -> Snapshot | None:
 
 
 def _finite(context: ActionContext, chosen: Snapshot | None) -> Snapshot | None:
-    """`chosen`, or the newest one before it that holds no NaN and no infinity."""
-    ring = context.snapshots
-    while chosen is not None and not is_finite(chosen.state)[0]:
-        chosen = ring.before(chosen.step) or ring.on_disk(chosen.step)
-    return chosen
+    """`chosen`, or the newest one before it that holds no NaN and no infinity on any rank: one may
+    have them in its shard alone."""
+    while True:
+        while chosen is not None and not _is_finite(chosen):
+            chosen = _older(context, chosen.step)
+        told = context.tell_ranks(-1 if chosen is None else chosen.step)
+        if min(told) == max(told) or min(told) < 0:
+            return chosen if min(told) >= 0 else None
+        if chosen is not None and chosen.step > min(told):
+            chosen = _older(context, min(told) + 1)
+
+
+def _older(context: ActionContext, step: int) -> Snapshot | None:
+    return context.snapshots.before(step) or context.snapshots.on_disk(step)
+
+
+def _is_finite(snapshot: Snapshot) -> bool:
+    try:
+        return is_finite(snapshot.state)[0]
+    except Exception:  # the other ranks wait for an answer
+        return False
 
 
 @contextlib.contextmanager

@@ -144,6 +144,7 @@ def _build_runner(
     trial: OlderWeights,
 ) -> ActionRunner:
     tools = ActionTools(
+        tell_ranks=agreement.tell,
         policy=task.policy,
         controls=ground.controls,
         registry=ground.registry,

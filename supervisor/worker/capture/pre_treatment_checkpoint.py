@@ -9,6 +9,7 @@ from typing import Any
 
 from supervisor.actions.base import ActionContext, ThrownAway
 from supervisor.actions.rollback import way_back
+from supervisor.errors import CheckpointError
 from supervisor.training_state.state import ROLLBACK_PARTS, is_finite
 from supervisor.worker.capture.checkpoint_writer import CapturedCheckpoint
 from supervisor.worker.capture.checkpointer import Checkpointer
@@ -71,8 +72,7 @@ class PreTreatmentCheckpoint:
 
     def _begin(self, context: ActionContext, name: str, step: int) -> str:
         """Hands the state to the writer; returns why there is nothing to keep, or nothing."""
-        state, meta = self._whole_state()
-        finite, bad = is_finite(state)
+        state, meta, finite, bad = self._look(context)
         self._kept_finite = finite
         reason = f"before {name}"
         if not finite:
@@ -91,6 +91,25 @@ class PreTreatmentCheckpoint:
             )
         )
         return ""
+
+    def _look(
+        self, context: ActionContext
+    ) -> tuple[dict[str, Any], dict[str, Any], bool, str]:
+        """Returns the state, whether it is finite on all ranks, and what is not on this one.
+
+        Raises:
+            CheckpointError: the state of another rank cannot be had.
+        """
+        answer = -1
+        try:
+            state, meta = self._whole_state()
+            finite, bad = is_finite(state)
+            answer = int(finite)
+        finally:
+            told = context.tell_ranks(answer)
+        if min(told) < 0:
+            raise CheckpointError("the state of another rank cannot be had")
+        return state, meta, min(told) == 1, bad or "the part of another rank"
 
     def thrown_away(self) -> ThrownAway | None:
         """What the last rollback threw away; None if there was none, or it was not finite."""

@@ -59,6 +59,11 @@ class Agreement:
     def decided(self, *what: object) -> None:
         """Something was decided or done that all ranks have to decide or do alike."""
 
+    def tell(self, number: int) -> list[int]:
+        """Returns what all ranks told of the same call, in their order; must be called on all. One
+        -1 alone if that is not known, and nothing is agreed from then on."""
+        return [number]
+
     def end(self) -> None:
         """This rank takes part no more."""
 
@@ -177,6 +182,16 @@ class GroupAgreement(Agreement):
         self._is_on = False
         self._board.leave()
         self._on_lost()
+
+    def tell(self, number: int) -> list[int]:
+        if not self._is_on:
+            return [number]
+        told = self._board.exchange(json.dumps({"told": number}).encode())
+        try:
+            return [int(json.loads(data)["told"]) for data in told or ()] or [-1]
+        except (ValueError, TypeError, LookupError):  # another rank is at another point
+            self._lose()
+            return [-1]
 
     def decided(self, *what: object) -> None:
         self._decided = xxhash.xxh3_64_intdigest(repr(what).encode(), seed=self._decided)

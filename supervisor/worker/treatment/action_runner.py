@@ -34,6 +34,7 @@ class ActionTools:
     """What actions work with; see `ActionContext`. `state_changed` is called behind each one that
     is done at a boundary."""
 
+    tell_ranks: Callable[[int], list[int]]
     policy: PolicySettings
     controls: Controls
     registry: Registry
@@ -67,6 +68,7 @@ class ActionTools:
             request_stop=schedule.ask_for_stop,
             pipeline_restore=self.healing.after_rollback,
             begin_trial=self.trial.begin,
+            tell_ranks=self.tell_ranks,
             skip_batches=use.leave_out_batches if use.batches else None,
             script_clips=use.max_norm is not None,
             uses_batch_size=use.batch_size,
