@@ -215,7 +215,7 @@ class WorkerExit:
     `asks_batch_size` says that the script calls `supervisor.batch_size`: it can train in smaller
     microbatches. `offers_checkpointing` says that a model can compute its activations again.
     `sign` is what else is known of the end; `asked_bytes` how much memory was asked for at once;
-    `rank` which of several ranks began it; `outside` why the data are not to blame, if not they;
+    `rank` which of several ranks began it, `following` those whose errors tell of it; `outside` why the data are not to blame, if not they;
     `stopped_by` the signal by which it was interrupted.
     """
 
@@ -230,6 +230,7 @@ class WorkerExit:
     sign: ExitSign | None = None
     asked_bytes: int | None = None
     rank: int | None = None
+    following: tuple[int, ...] = ()
     outside: OutsideCause | None = None
     stopped_by: int | None = None
 

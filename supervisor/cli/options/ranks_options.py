@@ -24,7 +24,9 @@ def add_ranks_options(parser: argparse.ArgumentParser) -> None:
         kind = type(default)
         group.add_argument(name, other, metavar=metavar, default=default, type=kind, help=text)
 
-    add("--nproc-per-node", "N", "1", "ranks on this node: a number, auto, gpu or cpu")
+    add_nproc_option(
+        group, "N", "ranks on this node: a number, auto, gpu or cpu; 1 sets RANK and the like, too"
+    )
     add("--nnodes", "N|MIN:MAX", "1", "how many nodes take part")
     add_node_rank(group)
     add("--rdzv-endpoint", "HOST:PORT", "", "where nodes meet: HOST is the node that decides")
@@ -53,7 +55,7 @@ def ranks_of(args: argparse.Namespace) -> RankLaunch | None:
     Raises:
         UsageError: a value that is none.
     """
-    asked = checked_nproc("run", str(args.nproc_per_node))
+    asked = checked_nproc("run", args.nproc_per_node or _ONE_PROCESS.nproc_per_node)
     nodes = re.fullmatch(r"([1-9]\d*)(?::([1-9]\d*))?", args.nnodes)
     if nodes is None or int(nodes[2] or nodes[1]) < int(nodes[1]):
         raise UsageError(f"run: --nnodes {args.nnodes}: give a number from 1, or MIN:MAX")
@@ -68,10 +70,10 @@ def ranks_of(args: argparse.Namespace) -> RankLaunch | None:
         master_addr=args.master_addr,
         master_port=args.master_port,
     )
-    return None if launch == _ONE_PROCESS else launch
+    return None if launch == _ONE_PROCESS and args.nproc_per_node is None else launch
 
 
-def add_nproc_option(parser: argparse.ArgumentParser, metavar: str, text: str) -> None:
+def add_nproc_option(parser: argparse._ActionsContainer, metavar: str, text: str) -> None:
     """Adds ``--nproc-per-node`` alone; None where it is not given."""
     parser.add_argument("--nproc-per-node", "--nproc_per_node", metavar=metavar, help=text)
 

@@ -94,6 +94,12 @@ class AgentProcess:
     def is_alive(self) -> bool:
         return not self._process.wait(0.0)
 
+    @property
+    def ended_by(self) -> str:
+        """A signal's name, or the exit code."""
+        code = self._process.returncode or 0
+        return signal.Signals(-code).name if code < 0 else f"exit code {code}"
+
     def order(self, **what: Any) -> None:
         """Sends one order; an agent that is gone gets none."""
         with contextlib.suppress(OSError):
@@ -161,8 +167,6 @@ class StartAbandoned(Exception):
 class RankProcesses:
     """The ranks of one attempt on this node."""
 
-    lost: Mapping[int, str] = {}
-
     def __init__(
         self,
         agent: AgentProcess,
@@ -192,6 +196,7 @@ class RankProcesses:
         self._agent = agent
         self._outputs = outputs
         self._codes: dict[int, int] = {}
+        self.lost: Mapping[int, str] = {}
         self.signals_sent: dict[int, list[int]] = {}
         agent.revive()
         self.family = agent.family
@@ -247,11 +252,17 @@ class RankProcesses:
             if report is not None and "ended" in report:
                 self._codes[int(report["ended"])] = int(report["code"])
             elif report is None and not self._agent.is_alive:
-                for rank in self._pids:  # the kernel kills the ranks with their agent
-                    self._codes.setdefault(rank, -signal.SIGKILL)
+                self._lose_with_agent()
             elif left <= 0.0:
                 return False
         return True
+
+    def _lose_with_agent(self) -> None:
+        """The kernel kills the ranks with their agent, whose end is the cause."""
+        left = self._pids.keys() - self._codes.keys()
+        told = f"the agent that starts the ranks has ended ({self._agent.ended_by}), and they with it"
+        self.lost = dict.fromkeys(left, told)
+        self._codes.update(dict.fromkeys(left, -signal.SIGKILL))
 
     def send(self, signum: int, *, but: Collection[int] = ()) -> None:
         for rank, pid in self._pids.items():

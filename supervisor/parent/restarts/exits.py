@@ -49,7 +49,7 @@ class ProcessEnding:
         signals_sent: signals that the parent sent to it.
         asked_by: the signal to the parent by which it may have ended, see `SignalInbox.stopped_by`.
         sent_directly: the same of signals that its own process got, from whomever.
-        lost: what became of its node, if it ended because that is gone.
+        lost: what became of its node, or of the agent there, if it ended because that is gone.
         oom_kills: kills by the kernel's memory controller in our group during the attempt.
         memory: the last memory sample, as a sentence.
         log_tail: the end of its output.
@@ -107,8 +107,12 @@ def judge_group(endings: Sequence[ProcessEnding]) -> WorkerExit:
         return cause
     if cause.cause is ExitCause.HANG and not ending.hang:
         return _awaited(endings, ending, cause)
+    if ending.lost and ending.note is None:  # with all of its node: no rank began it
+        return cause
     told = f"rank {ending.rank} ended first of {len(endings)}"
-    return replace(cause, evidence=(*cause.evidence, told), rank=ending.rank)
+    following = tuple(each.rank for each in endings if each is not ending and _tells_of_peer(each))
+    evidence = (*cause.evidence, told)
+    return replace(cause, evidence=evidence, rank=ending.rank, following=following)
 
 
 def _awaited(
@@ -126,7 +130,7 @@ def _order_of_blame(found: tuple[ProcessEnding, WorkerExit]) -> tuple[int, float
     """Sorts endings by how likely they are to be the cause of the others."""
     ending, worker_exit = found
     note = ending.note
-    is_peer = failure_signs.outside_fault(ending.last_words) == failure_signs.ANOTHER_RANK
+    is_peer = _tells_of_peer(ending)
     if note is None or note.kind == "own_signal":
         asked = ending.signum == signal.SIGTERM or ending.signum in ending.signals_sent
         is_ours = asked and worker_exit.cause is ExitCause.KILLED
@@ -134,6 +138,10 @@ def _order_of_blame(found: tuple[ProcessEnding, WorkerExit]) -> tuple[int, float
     else:
         kind = 2 if note.kind == "exception" and is_peer else 1
     return kind, note.time if note is not None else math.inf, ending.rank
+
+
+def _tells_of_peer(ending: ProcessEnding) -> bool:
+    return failure_signs.outside_fault(ending.last_words) == failure_signs.ANOTHER_RANK
 
 
 def classify(ending: ProcessEnding) -> WorkerExit:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from supervisor.parent.terminal.open_line import OpenLine
 from supervisor.parent.terminal.outcome import EXIT_INTERRUPTED, Outcome
-from supervisor.records import WorkerExit
+from supervisor.records import ExitCause, WorkerExit
 from supervisor.shortfalls import Shortfall
 
 
@@ -36,11 +36,18 @@ class Teller:
 
 
 def describe_exit(attempt: int, worker_exit: WorkerExit) -> str:
-    """Returns ``attempt 1 ended after step 89: killed: SIGKILL, from outside``."""
+    """Returns ``attempt 1 ended after step 89: killed: SIGKILL, from outside``.
+
+    Of several ranks it names the one that failed first, and whose errors only follow from that.
+    """
     after = "" if worker_exit.last_step is None else f" after step {worker_exit.last_step}"
     cause = worker_exit.cause.value.replace("_", " ")
     evidence = f": {worker_exit.evidence[0]}" if worker_exit.evidence else ""
-    return f"attempt {attempt} ended{after}: {cause}{evidence}"
+    rank = worker_exit.rank
+    first = "" if rank is None or worker_exit.cause is ExitCause.HANG else f"rank {rank} first: "
+    others = " and ".join(map(str, worker_exit.following))
+    follow = f"; the error of rank {others} is a consequence" if others else ""
+    return f"attempt {attempt} ended{after}: {first}{cause}{evidence}{follow}"
 
 
 def describe_next(attempt: int, checkpoint_step: int | None, delay_s: float) -> str:
