@@ -215,8 +215,8 @@ class WorkerExit:
     `asks_batch_size` says that the script calls `supervisor.batch_size`: it can train in smaller
     microbatches. `offers_checkpointing` says that a model can compute its activations again.
     `sign` is what else is known of the end; `asked_bytes` how much memory was asked for at once;
-    `rank` which of several ranks began it, `following` those whose errors tell of it; `outside` why the data are not to blame, if not they;
-    `stopped_by` the signal by which it was interrupted.
+    `rank` which of several ranks began it, `following` those whose errors tell of it; `outside` why
+    the data are not to blame, if not they; `stopped_by` the signal by which it was interrupted.
     """
 
     cause: ExitCause

@@ -260,7 +260,9 @@ class RankProcesses:
     def _lose_with_agent(self) -> None:
         """The kernel kills the ranks with their agent, whose end is the cause."""
         left = self._pids.keys() - self._codes.keys()
-        told = f"the agent that starts the ranks has ended ({self._agent.ended_by}), and they with it"
+        told = (
+            f"the agent that starts the ranks has ended ({self._agent.ended_by}), and they with it"
+        )
         self.lost = dict.fromkeys(left, told)
         self._codes.update(dict.fromkeys(left, -signal.SIGKILL))
 

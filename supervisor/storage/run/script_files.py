@@ -8,6 +8,7 @@ from typing import Any
 
 from supervisor.storage.files.complete_list import CompleteList
 from supervisor.storage.files.file_clock import file_time
+from supervisor.storage.run.file_names import absolute, link_is_made
 from supervisor.storage.run.kept_versions import Change, KeptVersions, Loss, change_line, remove
 from supervisor.storage.run.nobodys_files import is_nobodys
 from supervisor.storage.run.other_ranks import OtherRanks, is_path, read_other_ranks
@@ -85,7 +86,7 @@ class ScriptFiles:
 
     def goes(self, path: str) -> None:
         """The name `path` is deleted, or given to another file."""
-        name = os.path.abspath(path)
+        name = absolute(path)
         if not self.leaves_out(name) and _lexists(name):
             self._keep(name, Loss.NAME)
 
@@ -97,10 +98,10 @@ class ScriptFiles:
 
     def renames(self, source: str, target: str) -> None:
         """`target` becomes what `source` is, a file or a folder."""
-        source, target = os.path.abspath(source), os.path.abspath(target)
+        source, target = absolute(source), absolute(target)
         if not os.path.isdir(source) or os.path.islink(source):
             self.goes(source)
-            self.becomes(target)
+            (self.links if os.path.islink(source) else self.becomes)(target)
             return
         self.makes_folder(target)
         for folder, _, names in os.walk(source):
@@ -113,7 +114,7 @@ class ScriptFiles:
 
     def becomes(self, path: str) -> None:
         """`path` becomes the name of a complete file or link."""
-        name = os.path.abspath(path)
+        name = absolute(path)
         if self.leaves_out(name):
             return
         if self.is_replay:
@@ -124,8 +125,13 @@ class ScriptFiles:
         else:
             self._makes(name)
 
+    def links(self, path: str) -> None:
+        """`path` becomes a link."""
+        self.becomes(path)
+        link_is_made(path)
+
     def makes_folder(self, path: str) -> None:
-        name = os.path.abspath(path)
+        name = absolute(path)
         if is_nobodys(name, self.root) or _lexists(name):
             return
         self._begin_expected()
@@ -140,7 +146,7 @@ class ScriptFiles:
     def reads(self, path: str) -> None:
         """Called for every file that is read; usually one look-up."""
         if self.early:
-            name = os.path.abspath(path)
+            name = absolute(path)
             if name in self.early and name not in self._read:
                 self._read.add(name)
                 self._list.append({"read": name})
@@ -354,7 +360,7 @@ class ScriptFiles:
         self._list.append(line)
 
     def _opens(self, path: str, loss: Loss | None) -> None:
-        name = os.path.abspath(path)
+        name = absolute(path)
         if os.path.islink(name):
             name = os.path.realpath(name)
         if self.leaves_out(name):

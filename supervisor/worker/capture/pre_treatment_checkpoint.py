@@ -92,9 +92,7 @@ class PreTreatmentCheckpoint:
         )
         return ""
 
-    def _look(
-        self, context: ActionContext
-    ) -> tuple[dict[str, Any], dict[str, Any], bool, str]:
+    def _look(self, context: ActionContext) -> tuple[dict[str, Any], dict[str, Any], bool, str]:
         """Returns the state, whether it is finite on all ranks, and what is not on this one.
 
         Raises:

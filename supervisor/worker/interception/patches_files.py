@@ -145,7 +145,7 @@ def watch_files(
     for name in ("rename", "replace"):
         _patch_pair(files, os, name, replayed.renamed, record.renames)
     _patch_pair(files, os, "link", replayed.linked, lambda source, target: record.becomes(target))
-    _patch_pair(files, os, "symlink", _never, lambda source, target: record.becomes(target))
+    _patch_pair(files, os, "symlink", _never, lambda source, target: record.links(target))
     for name in ("unlink", "remove"):
         _patch_single(files, os, name, replayed.removed, record.goes)
     _patch_single(files, shutil, "rmtree", replayed.cleared, record.clears)

@@ -10,6 +10,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from supervisor.storage.run.file_names import absolute
 from supervisor.storage.run.kept_versions import COPIED_BYTES, Change
 from supervisor.storage.run.set_aside import SetAside
 
@@ -117,7 +118,7 @@ def mapped_files(values: Iterable[Any]) -> set[str]:
         if isinstance(value, mmap.mmap) and not value.closed:
             sizes.add(len(value))
         if isinstance(value, np.memmap) and isinstance(value.base, mmap.mmap) and value.filename:
-            name = os.path.abspath(value.filename)
+            name = absolute(value.filename)
             if value.offset < HEADER_BYTES and value.offset + value.nbytes >= os.stat(name).st_size:
                 found.add(name)
     if sizes:

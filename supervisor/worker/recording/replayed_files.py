@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from typing import IO, Any
 
+from supervisor.storage.run.file_names import absolute
 from supervisor.storage.run.folder_times import folder_times
 from supervisor.storage.run.kept_versions import COPIED_BYTES
 from supervisor.storage.run.script_files import ScriptFiles
@@ -104,7 +105,7 @@ class ReplayedFiles:
 
     def keeps(self, path: str | os.PathLike[str]) -> bool:
         """Asked before a whole file is written: whether to leave that out."""
-        name = os.path.abspath(os.fspath(path))
+        name = absolute(os.fspath(path))
         self._bring_back(name)
         if _has_content(name) and name not in self.created:
             self.kept.add(name)
@@ -114,7 +115,7 @@ class ReplayedFiles:
 
     def opened(self, path: str | os.PathLike[str], mode: str, open_: Callable[..., Any]) -> Any:
         """Opens a binary file for writing; None if the script's own call should."""
-        name = os.path.abspath(os.fspath(path))
+        name = absolute(os.fspath(path))
         if "x" in mode and os.path.lexists(name):
             return None
         if name in self.aside.stored and not os.path.lexists(name) and "+" not in mode:
@@ -137,7 +138,7 @@ class ReplayedFiles:
     def opened_by_number(self, path: str, *, anew: bool, is_new: bool = False) -> None:
         """Called before `os.open` opens a file for writing; with `anew` what it holds goes, with
         `is_new` there must be none."""
-        name = os.path.abspath(path)
+        name = absolute(path)
         if self.record.leaves_out(name):
             return
         if is_new and name in self.aside.stored and not os.path.lexists(name):
@@ -152,7 +153,7 @@ class ReplayedFiles:
 
     def renamed(self, source: str, target: str) -> bool:
         """Asked before a rename: whether to leave it out, because the newer `target` would go."""
-        source, target = os.path.abspath(source), os.path.abspath(target)
+        source, target = absolute(source), absolute(target)
         if os.path.isdir(source):
             return self._folder_renamed(source, target)
         is_new = source in self.created or (source not in self.kept and self.is_new(source))
@@ -186,7 +187,7 @@ class ReplayedFiles:
 
     def linked(self, source: str, target: str) -> bool:
         """Asked before a link: whether to leave it out, because `target` was only put aside."""
-        source, target = os.path.abspath(source), os.path.abspath(target)
+        source, target = absolute(source), absolute(target)
         self._bring_back(target)
         if target in self.kept:
             return True
@@ -196,7 +197,7 @@ class ReplayedFiles:
 
     def removed(self, path: str) -> bool:
         """Asked before a file is deleted: whether that was done, by putting it aside."""
-        name = os.path.abspath(path)
+        name = absolute(path)
         if name in self.created or not _is_regular(name) or self.is_new(name):
             return False
         if not self.aside.move(name):
@@ -210,7 +211,7 @@ class ReplayedFiles:
 
         What the replay made itself may go.
         """
-        for folder, _, names in os.walk(os.path.abspath(path)):
+        for folder, _, names in os.walk(absolute(path)):
             for name in (os.path.join(folder, each) for each in names):
                 if not self.is_new(name):
                     self.removed(name)

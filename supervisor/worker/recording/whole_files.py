@@ -8,6 +8,8 @@ import stat
 from collections.abc import Collection, Mapping
 from threading import get_ident
 
+from supervisor.storage.run.file_names import absolute
+
 FILES = 2_000
 """The newest that are looked at; which of them exist is part of each checkpoint."""
 
@@ -26,7 +28,7 @@ class WholeFiles:
 
     def wrote(self, path: str) -> None:
         """The script writes `path`, live or in a replay, which may leave it out."""
-        name = os.path.abspath(path)
+        name = absolute(path)
         if name.startswith(self._ours):
             return
         self._written.pop(name, None)

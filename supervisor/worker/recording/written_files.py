@@ -11,6 +11,7 @@ from typing import IO, Any
 
 import xxhash
 
+from supervisor.storage.run.file_names import absolute
 from supervisor.storage.run.kept_versions import COPIED_BYTES
 from supervisor.storage.run.set_aside import SetAside
 
@@ -62,7 +63,7 @@ class WrittenFiles:
 
     def opened(self, path: str, file: IO[Any]) -> None:
         """The script has opened a file for writing or appending, live or in a replay."""
-        name = os.path.abspath(path)
+        name = absolute(path)
         self._files.pop(name, None)
         self._files[name] = _Written(weakref.ref(file))
         if len(self._files) > FILES:
