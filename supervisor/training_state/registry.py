@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -13,6 +14,9 @@ from torch.utils.weak import WeakIdKeyDictionary
 from supervisor.by_identity import IdentitySet
 from supervisor.errors import UsageError
 from supervisor.training_state.gradient_hook import GradientHook
+from supervisor.training_state.tensors import local, outside_autograd
+
+_read = torch._C.TensorBase.item  # unseen by the patched `Tensor.item`
 
 
 class _Shelf:
@@ -61,6 +65,8 @@ class Registry:
     Attributes:
         gradient_hooks: those that the script has registered, by number.
         retained: tensors between, of which the script wants the gradient (`retain_grad`), as keys.
+        unwritten: buffers that held NaN before their model was ever called: of `torch.empty`, and
+            nobody reads what nobody has written.
         splits_data: a `DistributedSampler` gives each rank its share of the data.
     """
 
@@ -77,6 +83,7 @@ class Registry:
         self._hooks_seen = 0
         self.splits_data = False
         self._seen_modules: IdentitySet[nn.Module] = IdentitySet()
+        self.unwritten: IdentitySet[torch.Tensor] = IdentitySet()
 
     @property
     def models(self) -> dict[str, nn.Module]:
@@ -112,6 +119,7 @@ class Registry:
             for name in contained[1:]:
                 self._models.remove(name)
         self._seen_modules.add(module)
+        self.unwritten.update(_unwritten(module))
         return parent
 
     def add_retained(self, tensor: torch.Tensor) -> None:
@@ -183,3 +191,13 @@ class Registry:
 def _order(name: str) -> tuple[str, int]:
     kind, _, number = name.rpartition("_")
     return kind, int(number)
+
+
+def _unwritten(module: nn.Module) -> list[torch.Tensor]:
+    found = []
+    for buffer in module.buffers():
+        with contextlib.suppress(Exception), outside_autograd():  # a lazy one, of other memory, ...
+            values = local(buffer)
+            if values.is_floating_point() and not values.is_meta and _read(values.isnan().any()):
+                found.append(buffer)
+    return found

@@ -2,6 +2,7 @@
 
 models      model_0 → name → tensor (parameters and all buffers; tied ones under each name)
 buffers     model_0 → names of `models` that are buffers
+unwritten   model_0 → names of buffers that held NaN before the first forward; only where there are
 modes       model_0 → submodule → training flag
 attributes  model_0 → plain attributes of submodules, such as call counters
 extra       model_0 → submodule → get_extra_state()
@@ -101,12 +102,17 @@ class TrainingState:
             name: model_state.named_tensors(model, parts[name])
             for name, model in registry.models.items()
         }
+        unwritten = {
+            name: [key for key, buffer in buffers.items() if buffer in registry.unwritten]
+            for name, (_, buffers) in named.items()
+        }
         in_models = {id(p) for parameters, _ in named.values() for p in parameters.values()}
         capture = optimizer_state.capture_optimizer
         return {
             "format": FORMAT,
             "models": _each(named, lambda _, found: model_state.held_tensors(*found)),
             "buffers": _each(named, lambda _, found: list(found[1])),
+            **({"unwritten": unwritten} if any(unwritten.values()) else {}),
             "extra": _each(parts, lambda n, p: model_state.extra_states(p, n, left_out)),
             "optimizers": _each(
                 registry.optimizers, lambda n, o: capture(o, n, left_out, in_models)
@@ -250,7 +256,10 @@ def is_finite(state: Mapping[str, Any]) -> tuple[bool, str]:
     with outside_autograd():
         for model, tensors in state.get("models", {}).items():
             buffers = set(state.get("buffers", {}).get(model, ()))
+            unwritten = state.get("unwritten", {}).get(model, ())
             for name, tensor in tensors.items():
+                if name in unwritten:
+                    continue
                 _append_bounds(bounds, f"{model}.{name}", tensor, name in buffers)
         for part in ("optimizers", "tracked"):
             for name, tensor in walk_tensors(state.get(part, {})):
