@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -117,6 +118,40 @@ class Trial:
             seconds=round(time.monotonic() - started),
             date=time.strftime("%Y-%m-%d"),
             torch=version("torch"),
+        )
+
+    def run_at(self, shares: Sequence[float], versions: dict[str, str]) -> Verdict:
+        """Healthy, and killed once at each of these shares of its steps, in runs of their own.
+
+        Plain python runs a second time only where something came out otherwise.
+
+        Args:
+            versions: of the libraries, for the verdict.
+        """
+        started, name, today = time.monotonic(), self._script.name, time.strftime("%Y-%m-%d")
+        told = {"date": today, "torch": version("torch"), "versions": versions}
+        first = self._start("plain", [])
+        if first.returncode != 0:
+            return Verdict(name, f"exit {first.returncode}: {first.errors[-200:]}", **told)
+        healthy = self._start("healthy", self._supervised([], []))
+        steps = max((e["step"] or 0 for e in healthy.events), default=0)
+        every = f"checkpoint.every_steps={max(1, min(10, steps // 8))}"
+        places = sorted({int(share * steps) for share in shares} - {0})
+        faults = [f"faults=[{{kind: sigkill, step: {at}, moment: update}}]" for at in places]
+        killed = [self._start("killed", self._supervised([every, fault], [])) for fault in faults]
+        masked: set[str] = set()
+        if any(_difference(first, one, masked) != "same" for one in (healthy, *killed)):
+            masked = _unsteady(first, self._start("plain_again", []))
+        pairs = zip(places, killed, strict=True)
+        return Verdict(
+            name=name,
+            plain="unsteady" if "weights" in masked else "same",
+            healthy=_difference(first, healthy, masked),
+            kills=tuple(_kill(f"step {at}", first, one, masked) for at, one in pairs),
+            treatments=_treatments(healthy),
+            steps=steps,
+            seconds=round(time.monotonic() - started),
+            **told,
         )
 
     def _start(self, name: str, before: list[str], *, kill_in_save: int = 0) -> Ended:

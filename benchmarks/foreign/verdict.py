@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,7 @@ class Verdict:
         treatments: of the healthy run.
         date: when it ran.
         torch: version that it ran with.
+        versions: of the libraries that a script of `libraries/` shows.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Verdict:
     seconds: float = 0.0
     date: str = ""
     torch: str = ""
+    versions: dict[str, str] = field(default_factory=dict)
 
     @property
     def struck(self) -> list[Kill]:

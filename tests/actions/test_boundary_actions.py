@@ -266,3 +266,28 @@ def test_the_batch_is_halved_down_to_a_sixteenth() -> None:
     assert applied == [True] * 4 + [False]
     assert scene.context.controls.batch_factor == 1 / 16
     assert not carry_out(SmallerBatch(), build_scene().context).applied
+
+
+def test_all_ranks_go_back_to_the_newest_snapshot_that_is_finite_on_each() -> None:
+    scene = trained(10, 35)
+    with_onset(scene, 35)
+    asked: list[int] = []
+
+    def tell(step: int) -> list[int]:  # the other rank has a NaN in its newer snapshots
+        asked.append(step)
+        return [step, min(step, 10)]
+
+    scene.context.tell_ranks = tell
+
+    result = carry_out(Rollback(), scene.context)
+
+    assert result.to_step == 10
+    assert asked[:2] == [20, 10]
+
+
+def test_no_rank_goes_back_where_one_cannot() -> None:
+    scene = trained(10, 35)
+    with_onset(scene, 35)
+    scene.context.tell_ranks = lambda step: [step, -1]
+
+    assert not carry_out(Rollback(), scene.context).applied

@@ -3,6 +3,7 @@ from __future__ import annotations
 import collections
 import enum
 import pathlib
+import sys
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -119,3 +120,12 @@ def test_a_class_that_is_not_imported_becomes_its_fields() -> None:
     form["module"] = "no.such.module"
 
     assert from_plain(form) == {"step": 3, "best": 0.5}
+
+
+def test_a_word_that_stands_in_code_comes_back_as_the_same_object() -> None:
+    saved = {"".join(["exp_", "avg"]): "".join(["lo", "ss"])}
+
+    found = from_plain(saved)
+
+    assert next(iter(found)) is sys.intern("exp_avg")
+    assert found["exp_avg"] is sys.intern("loss")

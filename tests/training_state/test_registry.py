@@ -8,6 +8,7 @@ from torch import nn
 
 from supervisor.errors import UsageError
 from supervisor.training_state.registry import Registry
+from supervisor.training_state.state import TrainingState, is_finite
 
 
 class Counter:
@@ -82,3 +83,17 @@ def test_tracked_modules_and_optimizers_are_added_as_what_they_are() -> None:
 def test_tracking_something_without_a_state_names_what_is_missing() -> None:
     with pytest.raises(UsageError, match=r"track\(ema=\.\.\.\): dict has no state_dict"):
         Registry().track("ema", {})
+
+
+def test_a_buffer_that_holds_nan_before_its_model_is_called_is_no_sick_state() -> None:
+    model = nn.BatchNorm1d(2)
+    model.register_buffer("rows", torch.full((3,), torch.nan))
+    registry = Registry()
+    registry.add_model(model)
+    state = TrainingState(registry)
+
+    assert is_finite(state.capture()) == (True, "")
+
+    model.running_mean[0] = torch.nan
+
+    assert is_finite(state.capture()) == (False, "model_0.running_mean")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
 from supervisor.training_state.census.facts import fact_of
 from supervisor.training_state.census.place import Place
 from supervisor.training_state.held_values import stamp
-from supervisor.training_state.tensors import bytes_of, memory_of
+from supervisor.training_state.tensors import bytes_of, cloned, local, memory_of
 
 
 @pytest.mark.parametrize(
@@ -53,3 +55,23 @@ def test_memory_that_was_set_free_holds_nothing() -> None:
     tensor.untyped_storage().resize_(0)
 
     assert not bytes_of(tensor)
+
+
+class _Refusing(torch.Tensor):
+    """Refuses every operation."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, *_: Any, **__: Any) -> Any:
+        raise TypeError(f"{func}: refused")
+
+
+def test_a_class_derived_from_tensors_is_not_asked() -> None:
+    tensor = torch.arange(3.0).as_subclass(_Refusing)
+    tensor.unit = "m"  # type: ignore[attr-defined]
+
+    copied = cloned(tensor)
+
+    assert type(copied) is _Refusing
+    assert vars(copied) == {"unit": "m"}
+    assert type(local(tensor)) is torch.Tensor
+    assert bytes(bytes_of(copied)) == bytes(bytes_of(torch.arange(3.0)))

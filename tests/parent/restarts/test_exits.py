@@ -489,3 +489,17 @@ def test_a_script_whose_handler_raises_is_told_in_one_line() -> None:
         "the supervisor was sent SIGTERM; the script raised 0.5 s later: ValueError: bad",
     )
     assert worker_exit.stopped_by == signal.SIGTERM
+
+
+def test_a_dead_agent_takes_its_ranks_with_it_and_none_is_blamed() -> None:
+    lost = "the agent that starts the ranks has ended (SIGKILL), they with it"
+
+    found = judge_group([of_rank(0, -9, lost=lost), of_rank(1, -9, lost=lost)])
+
+    assert (found.cause, found.evidence, found.rank) == (ExitCause.KILLED, (lost,), None)
+
+
+def test_whose_errors_tell_of_the_first_are_known() -> None:
+    found = judge_group([of_peer(0, 8.0), of_rank(1, -9), of_peer(2, 7.0)])
+
+    assert (found.rank, found.following) == (1, (0, 2))

@@ -52,3 +52,14 @@ def test_quiet_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     Teller(quiet=False).say("two", "three")
 
     assert capsys.readouterr().err == "supervisor: two\nsupervisor: three\n"
+
+
+def test_of_several_ranks_the_first_to_fail_is_named() -> None:
+    first = WorkerExit(
+        cause=ExitCause.KILLED, last_step=7, evidence=("SIGKILL",), rank=1, following=(0, 2)
+    )
+
+    assert describe_exit(1, first) == (
+        "attempt 1 ended after step 7: rank 1 first: killed: SIGKILL; "
+        "the error of rank 0 and 2 is a consequence"
+    )

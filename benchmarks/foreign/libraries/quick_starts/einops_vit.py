@@ -1,7 +1,8 @@
 """einops: a vision transformer with rearrange layers, dropout, label smoothing, gradient clipping."""
 import torch
-from einops import rearrange, repeat
+from einops import rearrange
 from einops.layers.torch import Rearrange, Reduce
+
 torch.manual_seed(0)
 class Block(torch.nn.Module):
     def __init__(self, d=32, h=4):

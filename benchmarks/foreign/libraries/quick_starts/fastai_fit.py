@@ -1,8 +1,11 @@
 """fastai on a torch optimizer (OptimWrapper) with fit_flat_cos, SaveModelCallback, clipping: synthetic images.
 """
 import hashlib
-import numpy as np, pandas as pd, torch
+
+import numpy as np
+import torch
 from fastai.vision.all import *
+
 set_seed(3, reproducible=True)
 rng = np.random.default_rng(0)
 x = rng.random((240, 3, 16, 16)).astype("float32"); y = (x[:, 0].mean((1, 2)) > x[:, 1].mean((1, 2))).astype("int64")

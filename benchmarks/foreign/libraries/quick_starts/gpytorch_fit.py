@@ -1,6 +1,7 @@
 """GPyTorch: an exact GP with ARD on 100 points, its marginal likelihood maximized by Adam; then a variational one in batches."""
-import hashlib
-import gpytorch, torch
+import gpytorch
+import torch
+
 torch.manual_seed(0)
 x = torch.rand(100, 3); y = torch.sin(6 * x[:, 0]) + x[:, 1] + 0.1 * torch.randn(100)
 class Exact(gpytorch.models.ExactGP):

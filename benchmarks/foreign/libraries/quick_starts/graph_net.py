@@ -4,6 +4,7 @@ from torch_geometric import seed_everything
 from torch_geometric.data import Data
 from torch_geometric.loader import DataLoader
 from torch_geometric.nn import GCNConv, GINConv, global_add_pool
+
 seed_everything(0)
 graph = Data(x=torch.randn(120, 8), edge_index=torch.randint(0, 120, (2, 500))); graph.y = (graph.x[:, 0] > 0).long(); graph.train_mask = torch.rand(120) < 0.5
 class GCN(torch.nn.Module):

@@ -3,6 +3,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import ProjectConfiguration, set_seed
 from datasets import Dataset, disable_caching
+
 disable_caching(); set_seed(0)
 rows = Dataset.from_dict({"x": torch.randn(320, 8).tolist()}).map(lambda row: {"y": sum(row["x"][:3])}).shuffle(seed=1).with_format("torch")
 accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2, project_config=ProjectConfiguration("out", automatic_checkpoint_naming=True, total_limit=2))

@@ -1,7 +1,10 @@
 """Keras on torch: fit with callbacks, its own optimizer."""
 import os
+
 os.environ["KERAS_BACKEND"] = "torch"
-import keras, numpy as np
+import keras
+import numpy as np
+
 keras.utils.set_random_seed(0)
 x = np.random.randn(400, 10).astype("float32"); y = (x[:, :3].sum(1) > 0).astype("int64")
 net = keras.Sequential([keras.Input((10,)), keras.layers.Dense(16, "relu"), keras.layers.Dropout(0.2), keras.layers.Dense(2)])

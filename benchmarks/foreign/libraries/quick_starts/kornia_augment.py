@@ -1,7 +1,8 @@
 """Kornia: augmentations as modules on the batch, a small network of images, focal loss."""
-import hashlib
-import kornia.augmentation as K, torch
+import kornia.augmentation as K
+import torch
 from kornia.losses import FocalLoss
+
 torch.manual_seed(0)
 x = torch.rand(200, 3, 16, 16); y = (x[:, 0].mean((1, 2)) > 0.5).long()
 augment = K.AugmentationSequential(K.RandomHorizontalFlip(p=0.5), K.RandomAffine(10.0, p=0.5), K.ColorJitter(0.1, 0.1, 0.1, 0.1, p=0.5), data_keys=["input"])

@@ -1,7 +1,9 @@
 """LitGPT: a tiny GPT of its configuration on made tokens, with Fabric."""
-import lightning as L, torch
+import lightning as L
+import torch
 from litgpt.config import Config
 from litgpt.model import GPT
+
 L.seed_everything(0, verbose=False)
 fabric = L.Fabric(accelerator="cpu", devices=1); fabric.launch()
 net = GPT(Config(block_size=32, vocab_size=64, padded_vocab_size=64, n_layer=2, n_head=2, n_embd=32)); opt = torch.optim.AdamW(net.parameters(), 3e-3, betas=(0.9, 0.95)); net, opt = fabric.setup(net, opt)

@@ -1,7 +1,7 @@
 """pytorch-metric-learning: triplet margin with a miner, a cross-batch memory, an accuracy calculator."""
-import hashlib
 import torch
 from pytorch_metric_learning import distances, losses, miners, reducers
+
 torch.manual_seed(0)
 x = torch.randn(300, 10); y = (x[:, :3].argmax(1))
 net = torch.nn.Sequential(torch.nn.Linear(10, 32), torch.nn.ReLU(), torch.nn.Linear(32, 8))

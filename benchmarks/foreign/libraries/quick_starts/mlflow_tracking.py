@@ -1,7 +1,10 @@
 """MLflow (skinny): a run in a folder of files, parameters, metrics of each step, artifacts."""
 import os
+
 os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"
-import mlflow, torch
+import mlflow
+import torch
+
 torch.manual_seed(0); mlflow.set_tracking_uri("file:./mlruns"); mlflow.set_experiment("net")
 net = torch.nn.Sequential(torch.nn.Linear(10, 32), torch.nn.ReLU(), torch.nn.Linear(32, 1)); opt = torch.optim.Adam(net.parameters(), 1e-2)
 x = torch.randn(400, 10); y = x[:, :3].sum(1, keepdim=True)

@@ -5,8 +5,16 @@ from monai.inferers import sliding_window_inference
 from monai.losses import DiceLoss
 from monai.metrics import DiceMetric
 from monai.networks.nets import UNet
-from monai.transforms import Compose, EnsureChannelFirstd, RandFlipd, RandGaussianNoised, ScaleIntensityd, ToTensord
+from monai.transforms import (
+    Compose,
+    EnsureChannelFirstd,
+    RandFlipd,
+    RandGaussianNoised,
+    ScaleIntensityd,
+    ToTensord,
+)
 from monai.utils import set_determinism
+
 set_determinism(0)
 data = [{"image": (i := torch.rand(16, 16)).numpy(), "label": (i > 0.5).float().numpy()} for _ in range(40)]
 transforms = Compose([EnsureChannelFirstd(["image", "label"], channel_dim="no_channel"), ScaleIntensityd("image"), RandFlipd(["image", "label"], prob=0.5, spatial_axis=0), RandGaussianNoised("image", prob=0.5), ToTensord(["image", "label"])])

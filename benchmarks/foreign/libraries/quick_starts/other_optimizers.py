@@ -1,6 +1,7 @@
 """pytorch_optimizer: Lion within Lookahead, then SAM, which steps twice."""
 import torch
 from pytorch_optimizer import SAM, Lion, Lookahead
+
 torch.manual_seed(0)
 x = torch.randn(400, 10); y = x[:, :3].sum(1, keepdim=True)
 net = torch.nn.Sequential(torch.nn.Linear(10, 32), torch.nn.ReLU(), torch.nn.Linear(32, 1)); opt = Lookahead(Lion(net.parameters(), lr=1e-3), k=5)

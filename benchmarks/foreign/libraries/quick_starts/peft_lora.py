@@ -1,7 +1,14 @@
 """PEFT: LoRA on a tiny random BERT, by the Trainer, with evaluation and saves."""
-import numpy as np, torch
+import torch
 from peft import LoraConfig, get_peft_model
-from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments, set_seed
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    Trainer,
+    TrainingArguments,
+    set_seed,
+)
+
 set_seed(0)
 class Rows(torch.utils.data.Dataset):
     def __init__(self, n, seed): g = torch.Generator().manual_seed(seed); self.x = torch.randint(0, 50, (n, 12), generator=g)

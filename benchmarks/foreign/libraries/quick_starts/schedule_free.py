@@ -1,5 +1,7 @@
 """schedulefree: AdamW without a schedule, its modes of training and evaluation."""
-import schedulefree, torch
+import schedulefree
+import torch
+
 torch.manual_seed(0)
 x = torch.randn(400, 10); y = x[:, :3].sum(1, keepdim=True)
 net = torch.nn.Sequential(torch.nn.Linear(10, 32), torch.nn.BatchNorm1d(32), torch.nn.ReLU(), torch.nn.Linear(32, 1)); opt = schedulefree.AdamWScheduleFree(net.parameters(), lr=1e-2, warmup_steps=10)

@@ -1,5 +1,7 @@
 """segmentation_models_pytorch: a Unet on made squares, Dice loss, its metrics."""
-import segmentation_models_pytorch as smp, torch
+import segmentation_models_pytorch as smp
+import torch
+
 torch.manual_seed(0)
 x = torch.rand(60, 3, 32, 32); y = (x.mean(1, keepdim=True) > 0.5).float()
 net = smp.Unet("resnet18", encoder_weights=None, in_channels=3, classes=1, decoder_channels=(32, 16, 8, 8, 8)); criterion = smp.losses.DiceLoss("binary", from_logits=True)

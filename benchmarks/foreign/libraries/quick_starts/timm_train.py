@@ -1,10 +1,12 @@
 """timm: a small ResNet, mixup, its optimizer and schedule factories, an averaged model, its saver."""
-import torch, timm
+import timm
+import torch
 from timm.data import Mixup
 from timm.loss import SoftTargetCrossEntropy
 from timm.optim import create_optimizer_v2
 from timm.scheduler import CosineLRScheduler
 from timm.utils import ModelEmaV2, random_seed
+
 random_seed(0)
 x = torch.rand(120, 3, 32, 32); y = torch.randint(0, 4, (120,))
 net = timm.create_model("resnet10t", pretrained=False, num_classes=4); mixup = Mixup(mixup_alpha=0.2, cutmix_alpha=1.0, num_classes=4); ema = ModelEmaV2(net, decay=0.9)

@@ -1,10 +1,10 @@
 """TorchRL: a prioritized replay buffer in lazy storage, a DQN loss with a soft target on made transitions."""
 import torch
 from tensordict import TensorDict
-from tensordict.nn import TensorDictModule
-from torchrl.data import Categorical, LazyTensorStorage, TensorDictPrioritizedReplayBuffer
+from torchrl.data import LazyTensorStorage, TensorDictPrioritizedReplayBuffer
 from torchrl.modules import QValueActor
 from torchrl.objectives import DQNLoss, SoftUpdate
+
 torch.manual_seed(0)
 net = torch.nn.Sequential(torch.nn.Linear(4, 32), torch.nn.ReLU(), torch.nn.Linear(32, 3)); actor = QValueActor(net, in_keys=["observation"], action_space="categorical")
 criterion = DQNLoss(actor, action_space="categorical", delay_value=True); target = SoftUpdate(criterion, eps=0.95); criterion.make_value_estimator(gamma=0.9)

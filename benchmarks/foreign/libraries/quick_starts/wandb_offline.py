@@ -1,7 +1,10 @@
 """W&B offline: a run with watch, logged histograms, a summary, an artifact, its link `latest-run`."""
 import os
+
 os.environ.update(WANDB_MODE="offline", WANDB_SILENT="true")
-import torch, wandb
+import torch
+import wandb
+
 torch.manual_seed(0)
 run = wandb.init(project="net", config={"lr": 1e-2, "epochs": 6})
 net = torch.nn.Sequential(torch.nn.Linear(10, 32), torch.nn.ReLU(), torch.nn.Linear(32, 1)); opt = torch.optim.Adam(net.parameters(), run.config.lr)

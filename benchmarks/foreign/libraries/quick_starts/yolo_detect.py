@@ -1,9 +1,11 @@
 """Ultralytics: a nano detector on made pictures of squares, two epochs, its own trainer."""
 import os
+
 os.environ["YOLO_OFFLINE"] = "true"
 import numpy as np
 from PIL import Image
 from ultralytics import YOLO
+
 rng = np.random.default_rng(0)
 for part, n in (("train", 48), ("val", 8)):
     os.makedirs(f"data/images/{part}", exist_ok=True); os.makedirs(f"data/labels/{part}", exist_ok=True)

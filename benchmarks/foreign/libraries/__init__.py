@@ -1,0 +1,1 @@
+"""Quick starts of libraries on made data, healthy and killed twice."""
