@@ -164,7 +164,7 @@ def test_a_kill_is_resumed_exactly_to_the_same_bytes(tmp_path: Path, name: str) 
         tmp_path / "run",
         text,
         settings=("checkpoint.every_steps=8", "checkpoint.background=false"),
-        faults="[{kind: sigkill, step: 13}, {kind: sigkill, step: 30}]",
+        faults="[{kind: sigkill, step: 13}, {kind: sigkill, step: 27}]",
     )
 
     assert ended.returncode == 0, ended.stderr
@@ -203,7 +203,7 @@ def test_a_folder_with_a_link_to_it_comes_back_under_both_names(tmp_path: Path) 
         tmp_path / "run",
         text,
         settings=("checkpoint.every_steps=8", "checkpoint.background=false"),
-        faults="[{kind: sigkill, step: 13}, {kind: sigkill, step: 30}]",
+        faults="[{kind: sigkill, step: 13}, {kind: sigkill, step: 27}]",
     )
 
     assert ended.returncode == 0, ended.stderr

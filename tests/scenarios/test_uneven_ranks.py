@@ -17,7 +17,7 @@ SHARDED = """
 import hashlib, os, sys, torch, torch.distributed as dist
 from torch.distributed.fsdp import fully_shard
 dist.init_process_group("gloo"); torch.manual_seed(0); rank = dist.get_rank()
-model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 1))  # of one row, rank 1 has none
+model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 1))  # 1 row: rank 1 has none
 for layer in model: fully_shard(layer)
 fully_shard(model)
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
@@ -49,9 +49,7 @@ def test_a_training_with_an_empty_shard_rolls_back_in_memory(tmp_path: Path) -> 
     assert "rollback" in ended.actions()
 
 
-@pytest.mark.parametrize(
-    "ranks", ["(0,)", pytest.param("(1,)", marks=pytest.mark.exhaustive)]
-)
+@pytest.mark.parametrize("ranks", ["(0,)", pytest.param("(1,)", marks=pytest.mark.exhaustive)])
 def test_where_one_rank_alone_holds_the_nan_all_go_back_to_one_snapshot(
     tmp_path: Path, ranks: str
 ) -> None:
