@@ -25,7 +25,8 @@ from typing import Any
 import torch
 
 from benchmarks.gpu.points import POINTS, Place, Row
-from benchmarks.gpu.table import PAGE, put_into
+from benchmarks.gpu.table import PAGE, table
+from benchmarks.page import put_into
 
 NO_DEVICE = "not run: no device"
 
@@ -66,7 +67,7 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", help="the table of --json into docs/gpu.md")
     options = parser.parse_args()
     if options.write:
-        put_into(PAGE, json.loads(options.json.read_text()))
+        put_into(PAGE, table(json.loads(options.json.read_text())))
         return 0
     for name in options.points:
         if name not in POINTS:

@@ -14,7 +14,8 @@ import torch
 from benchmarks.gpu import __main__ as command
 from benchmarks.gpu import points, runs
 from benchmarks.gpu.points import POINTS, Place
-from benchmarks.gpu.table import BEGIN, END, PAGE, put_into, table
+from benchmarks.gpu.table import PAGE, table
+from benchmarks.page import BEGIN, END, put_into, shown
 
 EACH_KIND = """
 import re, torch
@@ -139,21 +140,25 @@ def test_a_run_that_fails_is_told_with_its_last_error(tmp_path: Path) -> None:
 
 def test_the_page_shows_the_table_of_the_last_runs() -> None:
     found = json.loads(PAGE.parents[1].joinpath("benchmarks/gpu/h100.json").read_text())
-    shown = PAGE.read_text().split(BEGIN)[1].split(END)[0].strip()
 
-    assert shown == table(found)
+    assert shown(PAGE) == table(found)
 
 
 def test_a_new_table_takes_the_place_of_the_old_one(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
-    row = {"what": "a|b", "found": "x < y", "good": False}
+    rows = [
+        {"what": "a|b", "found": "x < y", "good": False},
+        {"what": "c", "found": "fine", "good": True},
+    ]
     machine = {"card": "C", "date": "D", "torch": "2"}
 
-    put_into(page, {"machine": machine, "points": [{"point": "waits", "rows": [row]}]})
+    put_into(page, table({"machine": machine, "points": [{"point": "waits", "rows": rows}]}))
 
     text = page.read_text()
     assert "old" not in text
-    assert "| waits | a/b | x &lt; y | **no** |" in text
+    assert "| waits | a/b | x &lt; y |" in text
+    assert "fine" not in text
+    assert "\n1 further cases" in text
     assert text.startswith("before\n")
     assert text.endswith("\nafter\n")
