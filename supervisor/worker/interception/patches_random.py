@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch.compiler import is_dynamo_compiling
 
-from supervisor.worker.interception.instrument import Seen
+from supervisor.worker.interception.training_hooks import Seen
 from supervisor.worker.interception.outside_dynamo import run_plainly
 
 

@@ -15,7 +15,7 @@ import torch
 from torch.compiler import is_dynamo_compiling
 
 from supervisor.storage.steps.tape import EntryKind
-from supervisor.worker.interception.instrument import Seen
+from supervisor.worker.interception.training_hooks import Seen
 from supervisor.worker.interception.outside_dynamo import outside_dynamo, run_plainly
 
 MAX_LISTED = 256
