@@ -25,7 +25,7 @@ from torch.utils.data import dataloader
 from torch.utils.data.distributed import DistributedSampler
 
 from supervisor.by_identity import ByIdentity
-from supervisor.worker.ground.interception_state import InterceptionState, is_capturing
+from supervisor.worker.ground.interception_state import is_capturing
 from supervisor.worker.interception.outside_dynamo import (
     is_transforming,
     outside_dynamo,
