@@ -31,6 +31,7 @@ from supervisor.worker.capture.whole_state import WholeState
 from supervisor.worker.compute_check.compute_check import ComputeCheck
 from supervisor.worker.corruption.look_requests import LookRequests
 from supervisor.worker.corruption.update_watch import UpdateWatch
+from supervisor.worker.live.checkpoint_listener import CheckpointListener
 from supervisor.worker.session.starting_point import ResumePoint, find_starting_point
 from supervisor.worker.treatment.exact_retry import MOST as MOST_RETRIES
 
@@ -54,8 +55,10 @@ def find_start(task: Task, ring: CheckpointRing, journal: Journal) -> ResumePoin
 def build_checkpointer(
     task: Task, ground: Ground, ring: CheckpointRing, tape: TapeWriter, memory: HeldMemory
 ) -> Checkpointer:
+    writer = _build_writer(task, ground, ring, tape)
+    ground.barrier(CheckpointListener.name, when_off=writer.saves_no_more)
     return Checkpointer(
-        _build_writer(task, ground, ring, tape),
+        writer,
         task.settings.checkpoint,
         ground.group_journal,
         memory=memory,
@@ -147,7 +150,7 @@ def build_state(task: Task, ground: Ground, ring: CheckpointRing, recorders: Rec
             warn=ground.warn,
         ),
         watch=UpdateWatch(ground.registry),
-        compute=ComputeCheck(ground.registry, replaces=not task.policy.observe_only),
+        compute=ComputeCheck(ground.registry, may_replace=lambda: not task.policy.observe_only),
         looks=LookRequests(ground.schedule),
     )
 
