@@ -53,6 +53,12 @@ class Ended:
     events: list[dict[str, Any]] = field(default_factory=list)
 
 
+def _commit(checkout: Path) -> str:
+    """Returns the checkout's commit, short; empty where it is none of git's."""
+    line = ["git", "-C", str(checkout), "rev-parse", "--short", "HEAD"]
+    return subprocess.run(line, capture_output=True, text=True, check=False).stdout.strip()
+
+
 class Trial:
     """Runs one script in folders of its own below `folder`."""
 
@@ -118,6 +124,7 @@ class Trial:
             seconds=round(time.monotonic() - started),
             date=time.strftime("%Y-%m-%d"),
             torch=version("torch"),
+            version=_commit(self._source),
         )
 
     def run_at(self, shares: Sequence[float], versions: dict[str, str]) -> Verdict:

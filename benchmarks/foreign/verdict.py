@@ -14,7 +14,7 @@ class Kill:
 
     Attributes:
         place: where it struck, in words.
-        said: exactness of each resume; "start" when the script began anew; "treated" behind it
+        said: exactness of each resume; "start" when the script began anew; "treated" after it
             when the learning rate was changed with the restart; "" when nothing struck.
         true: "same", or what was different from plain python.
         reason: of the run, where it did not say `exact`.
@@ -45,6 +45,7 @@ class Verdict:
         date: when it ran.
         torch: version that it ran with.
         versions: of the libraries that a script of `libraries/` shows.
+        version: the commit of the checkout; empty where it was not recorded.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Verdict:
     date: str = ""
     torch: str = ""
     versions: dict[str, str] = field(default_factory=dict)
+    version: str = ""
 
     @property
     def struck(self) -> list[Kill]:
