@@ -198,6 +198,9 @@ def _unwritten(module: nn.Module) -> list[torch.Tensor]:
     for buffer in module.buffers():
         with contextlib.suppress(Exception), outside_autograd():  # a lazy one, of other memory, ...
             values = local(buffer)
-            if values.is_floating_point() and not values.is_meta and _read(values.isnan().any()):
+            if not (values.is_floating_point() and values.numel()) or values.is_meta:
+                continue
+            least = _read(torch.aminmax(values).min)  # NaN if there is one; without a copy
+            if least != least:
                 found.append(buffer)
     return found
