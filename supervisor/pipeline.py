@@ -16,7 +16,7 @@ from supervisor.detectors.statistics.rate_test import RateTest
 from supervisor.ladder.escalation import EscalationLadder
 from supervisor.ladder.rollback_evaluation import LOOK_BACK, RollbackEvaluation
 from supervisor.ladder.treatments import TreatmentOutcome
-from supervisor.ladder.trial_steps import LEVELS, NOW, TrialAnswer, answer_of, is_trial, levels
+from supervisor.ladder.trial_steps import LEVELS, TrialAnswer, answer_of, is_trial, level_of
 from supervisor.prediction.moving_objective import MovingObjective
 from supervisor.predictor import CrashPredictor
 from supervisor.records import ActionResult, Alert, CrashRisk, Decision, StepRecord
@@ -175,15 +175,13 @@ class Pipeline:
         judgement.outcomes = self.ladder.outcomes
         return judgement
 
-    def trial_levels(self, to_step: int) -> tuple[float, float]:
-        """What the weights of `to_step` gave at their time, and what the present ones give; NaN
-        where it is not known."""
+    def level_at(self, step: int) -> float:
+        """The loss that the weights of `step` had at their time; NaN where it is not known."""
         seen = [record for copy in self._copies for record in copy.since]
-        then = [r.loss for r in seen if to_step - LEVELS <= r.step <= to_step]
-        low, high = levels(then, [r.loss for r in seen[-NOW:]])
+        low = level_of([r.loss for r in seen if step - LEVELS <= r.step <= step])
         if math.isnan(low):  # before a resume, perhaps: those right before the leap stand for them
-            low = levels(self.ladder.trials.usual[-LEVELS:], ())[0]
-        return low, high
+            low = level_of(self.ladder.trials.usual[-LEVELS:])
+        return low
 
     def _look_at_part(self, records: Sequence[StepRecord]) -> list[Judgement]:
         answer, says = answer_of(records[0]) if is_trial(records[0]) else (None, "")

@@ -14,8 +14,8 @@ from benchmarks.healthy import train
 from supervisor.analysis.trial_run import TrialRun, TrialScript, try_script
 from supervisor.codes import ActionOutcome
 from supervisor.events.step_events import ActionEvent, AlertEvent
-from supervisor.storage.steps.flight_reader import read_steps
 from supervisor.storage.journal.treatments import PROTECTIVE
+from supervisor.storage.steps.flight_reader import read_steps
 
 SCRIPT = str(Path(train.__file__))
 ENVIRONMENT = {"PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}

@@ -40,8 +40,6 @@ WAITS = 32
 """Steps for which an answer may be out, because calm ones are judged together."""
 LEVELS = 10
 """Losses that say what a snapshot's weights gave at their time, as after a rollback."""
-NOW = 3
-"""Losses that say what the present weights give: few, because they are learning."""
 THIRD = 1.0 / 3.0
 """Of the way from the old level to the new one, by ratio: what lies in the middle decides nothing
 (chosen with the 40 cases of `benchmarks/trial_step.py` in view)."""
@@ -59,12 +57,10 @@ def is_trial(record: StepRecord) -> bool:
     return TRIAL_LOSS in record.observed
 
 
-def levels(then: Sequence[float], now: Sequence[float]) -> tuple[float, float]:
-    """What a snapshot's weights gave at their time and what the present ones give; NaN where too
-    little is known."""
-    known, last = [v for v in then if math.isfinite(v)], [v for v in now if math.isfinite(v)]
-    low = median(known) if len(known) > LEVELS // 2 else math.nan
-    return low, median(last) if last else math.nan
+def level_of(losses: Sequence[float]) -> float:
+    """What some weights gave at their time; NaN where too little is known."""
+    known = [loss for loss in losses if math.isfinite(loss)]
+    return median(known) if len(known) > LEVELS // 2 else math.nan
 
 
 def answer_of(record: StepRecord) -> tuple[TrialAnswer, str]:

@@ -16,8 +16,9 @@ from supervisor.storage.journal.treatments import JournalTreatments
 
 TOLD_EACH = 3
 """Up to so many of a kind have a line each, enough to see that it continues."""
-ANSWERS = (Found.ANOTHER_LEVEL, Found.TRIAL_STEP)
-"""What the worker has found out about a loss that has left its level."""
+ANSWERS = (Found.ANOTHER_LEVEL, Found.TRIAL_STEP, Found.SCRIPT_CHANGE)
+"""What was found out about a loss that has left its level. Weights that the script has put back may
+be meant, or a mistake (an older checkpoint): no experiment can say which, so it is told."""
 AGAIN_S = 60.0
 """Later ones of the kind share a line, at most one in so many seconds."""
 

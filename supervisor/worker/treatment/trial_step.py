@@ -125,9 +125,9 @@ class OlderWeights:
         live, older = self._live(), snapshot.state["models"]
         if not _fits(live, older):
             return "a tensor is of another kind or shape than in the snapshot"
-        low, high = self._pipeline.trial_levels(snapshot.step)
-        if not low < high:
-            return f"the losses of step {snapshot.step} are not known, or were no better"
+        low = self._pipeline.level_at(snapshot.step)
+        if math.isnan(low):
+            return f"the losses of step {snapshot.step} are not known"
         pairs = [(t, older[model][name]) for model in live for name, t in live[model].items()]
         values = OlderValues(pairs, lambda size: self._memory.allows(TRIAL, size))
         if values.refusal:

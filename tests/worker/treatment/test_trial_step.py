@@ -153,9 +153,8 @@ class Live:
         self.probe = StepProbe()
         self.progress = Progress(self.probe, steps_done=5)
         trials = SimpleNamespace(is_asked=True, is_next=False)
-        pipeline = SimpleNamespace(
-            trial_levels=lambda step: (1.0, 2.0), ladder=SimpleNamespace(trials=trials)
-        )
+        ladder = SimpleNamespace(trials=trials)
+        pipeline = SimpleNamespace(level_at=lambda step: 1.0, ladder=ladder)
         self.trial = OlderWeights(
             registry=self.registry,
             state=state,
