@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from dataclasses import dataclass
 
 from supervisor.codes import Found
@@ -23,6 +24,7 @@ from supervisor.worker.capture.checkpointer import Checkpointer
 from supervisor.worker.capture.follower_writer import FollowerWriter
 from supervisor.worker.capture.lead_writer import LeadWriter
 from supervisor.worker.capture.pre_treatment_checkpoint import PreTreatmentCheckpoint
+from supervisor.worker.capture.save_interval import SaveInterval
 from supervisor.worker.capture.script_census import ScriptCensus
 from supervisor.worker.capture.single_writer import SingleWriter
 from supervisor.worker.capture.split_replicas import SplitReplicas
@@ -63,6 +65,12 @@ def build_checkpointer(
         ground.group_journal,
         memory=memory,
         puts_off=task.place.is_alone,
+        interval=SaveInterval(
+            task.settings.checkpoint,
+            time.monotonic(),
+            failures=task.order.failures,
+            trained_s=task.order.trained_s,
+        ),
     )
 
 
