@@ -348,7 +348,7 @@ def fingerprint(model: nn.Module, optimizer: Optimizer) -> str:
 
 
 def train(task: Task, draw: Draw, loss_of: Loss, spoil: Spoil | None) -> dict[str, Any]:
-    """Trains once, from the same seed; returns the loss on held-out batches, and what its state is."""
+    """Trains once, from the same seed; returns the loss on held-out batches, and its state."""
     torch.manual_seed(0)
     generator = torch.Generator().manual_seed(1)
     model = task.model()
