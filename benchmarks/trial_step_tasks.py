@@ -373,7 +373,7 @@ def train(task: Task, draw: Draw, loss_of: Loss, spoil: Spoil | None) -> dict[st
     held_out = torch.Generator().manual_seed(2)
     with torch.no_grad():
         losses = [float(loss_of(model, draw(held_out, True))) for _ in range(HELD_OUT)]
-    return {"loss": sum(losses) / len(losses), "state": state, "unchanged": []}
+    return {"loss": sum(losses) / len(losses), "state": state}
 
 
 def main() -> None:
