@@ -348,35 +348,32 @@ def fingerprint(model: nn.Module, optimizer: Optimizer) -> str:
 
 
 def train(task: Task, draw: Draw, loss_of: Loss, spoil: Spoil | None) -> dict[str, Any]:
-    """Trains once, from the same seed; returns the loss on held-out batches, and `unchanged`."""
+    """Trains once, from the same seed; returns the loss on held-out batches, and its state."""
     torch.manual_seed(0)
     generator = torch.Generator().manual_seed(1)
     model = task.model()
     optimizer = task.optimizer(model.parameters())
     rate = optimizer.param_groups[0]["lr"]
     training = Training(model, optimizer, {})
-    unchanged: list[int] = []
     for step in range(STEPS):
         is_late = step >= AT
         batch = draw(generator, is_late)
         for group in optimizer.param_groups:
             group["lr"] = rate * (0.02 + 0.98 * 0.5 * (1.0 + math.cos(math.pi * step / STEPS)))
-        before = fingerprint(model, optimizer) if is_late else ""
         loss = (loss_of if is_late else task.loss)(model, batch)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        if is_late and fingerprint(model, optimizer) == before:
-            unchanged.append(step)
         if step == EARLY:
             training.early = copy.deepcopy(model.state_dict())
         if step == AT and spoil is not None:
             spoil(training)
+    state = fingerprint(model, optimizer)
     model.eval()
     held_out = torch.Generator().manual_seed(2)
     with torch.no_grad():
         losses = [float(loss_of(model, draw(held_out, True))) for _ in range(HELD_OUT)]
-    return {"loss": sum(losses) / len(losses), "unchanged": unchanged}
+    return {"loss": sum(losses) / len(losses), "state": state}
 
 
 def main() -> None:

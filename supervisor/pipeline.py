@@ -16,7 +16,7 @@ from supervisor.detectors.statistics.rate_test import RateTest
 from supervisor.ladder.escalation import EscalationLadder
 from supervisor.ladder.rollback_evaluation import LOOK_BACK, RollbackEvaluation
 from supervisor.ladder.treatments import TreatmentOutcome
-from supervisor.ladder.trial_steps import LEVELS, NOW, TrialAnswer, answer_of, is_trial, levels
+from supervisor.ladder.trial_steps import LEVELS, TrialAnswer, answer_of, is_trial, level_of
 from supervisor.prediction.moving_objective import MovingObjective
 from supervisor.predictor import CrashPredictor
 from supervisor.records import ActionResult, Alert, CrashRisk, Decision, StepRecord
@@ -42,9 +42,8 @@ class Judgement:
             further one until they are.
         needless_rollback: the weights were not to blame (`RollbackEvaluation`): why, in a
             sentence; the record then counts as announced.
-        trial: what a trial step has said, which is no step of the training: nothing else looks at
-            it. `trial_says`: in a sentence. Where the level is another one, the next record counts
-            as announced.
+        trial: what a trial step has said; `trial_says`: in a sentence. Where the level is another
+            one, the record counts as announced.
         other_data: the loss rises with inputs of another distribution (`OtherData`): the same.
         script_change: the loss rises with what the script does to weights itself: the same.
         reinforcement: why the run is one of reinforcement learning, where that becomes known.
@@ -106,8 +105,6 @@ class Pipeline:
         self._advisor = advisor
         self._copies: deque[_Copy] = deque(maxlen=COPIES)
         self._announced_at = -1
-        self._adopts = False
-        self._risk: CrashRisk | None = None
         self._evaluation = RollbackEvaluation()
         self._other_data = OtherData()
         self._rate_test = RateTest()
@@ -168,7 +165,8 @@ class Pipeline:
         if judgement.trial is not None:
             says = judgement.trial_says
             judgement.decision = self.ladder.trial_answered(record, risk, judgement.trial, says)
-            return judgement
+            if judgement.decision is not None:
+                return judgement
         advice = self._advisor.update(record, alerts, risk) if self._advisor else {}
         if judgement.needless_rollback:
             self.ladder.rollback_was_needless(newer_are_as_good=self._evaluation.newer_are_as_good)
@@ -177,31 +175,20 @@ class Pipeline:
         judgement.outcomes = self.ladder.outcomes
         return judgement
 
-    def trial_levels(self, to_step: int) -> tuple[float, float]:
-        """What the weights of `to_step` gave at their time, and what the present ones give; NaN
-        where it is not known."""
+    def level_at(self, step: int) -> float:
+        """The loss that the weights of `step` had at their time; NaN where it is not known."""
         seen = [record for copy in self._copies for record in copy.since]
-        then = [r.loss for r in seen if to_step - LEVELS <= r.step <= to_step]
-        low, high = levels(then, [r.loss for r in seen[-NOW:]])
+        low = level_of([r.loss for r in seen if step - LEVELS <= r.step <= step])
         if math.isnan(low):  # before a resume, perhaps: those right before the leap stand for them
-            low = levels(self.ladder.trials.usual[-LEVELS:], ())[0]
-        return low, high
-
-    def _look_at_trial(self, record: StepRecord) -> list[Judgement]:
-        answer, why = answer_of(record)
-        self._adopts = answer is TrialAnswer.CHANGED
-        risk = replace(self._risk or CrashRisk(step=record.step, probability=0.0), step=record.step)
-        return [Judgement(record=record, alerts=(), risk=risk, trial=answer, trial_says=why)]
+            low = level_of(self.ladder.trials.usual[-LEVELS:])
+        return low
 
     def _look_at_part(self, records: Sequence[StepRecord]) -> list[Judgement]:
-        if is_trial(records[0]):
-            rest = records[1:]
-            return self._look_at_trial(records[0]) + (self._look_at_part(rest) if rest else [])
+        answer, says = answer_of(records[0]) if is_trial(records[0]) else (None, "")
         needless = self._evaluation.update(records[0]) if self._evaluation.is_on else ""
         other_data = self._other_data.update(records[0])
         changed = script_change.told(records[0])
-        if needless or other_data or changed or self._adopts:
-            self._adopts = False
+        if needless or other_data or changed or answer is TrialAnswer.CHANGED:
             records = [replace(records[0], announced=True), *records[1:]]
         if records[0].begins_training:
             self._begin()
@@ -243,8 +230,8 @@ class Pipeline:
             )
             for index, record in enumerate(records)
         ]
-        self._risk = found[-1].risk
         found[0].needless_rollback = needless
+        found[0].trial, found[0].trial_says = answer, says
         found[0].other_data = other_data
         found[0].script_change = changed
         found[0].tests_rollback = self._evaluation.is_on
@@ -269,7 +256,7 @@ class Pipeline:
         begins_anew = record.announced or record.begins_training or record.restarted
         begins_anew = begins_anew or is_trial(record)
         is_news = SHIFT in record.observed or script_change.CHANGE in record.observed
-        if begins_anew or is_news or self._other_data.waits or self._adopts:
+        if begins_anew or is_news or self._other_data.waits:
             return True
         return self._evaluation.is_on or self._is_copy_due(waiting)
 
@@ -349,7 +336,6 @@ class Pipeline:
             "ladder": self.ladder.state_dict(),
             "advisor": advisor,
             "announced_at": self._announced_at,
-            "adopts": self._adopts,
             "other_data": self._other_data.state_dict(),
             "rollback_evaluation": self._evaluation.state_dict(),
             "rate_test": self._rate_test.state_dict(),
@@ -361,7 +347,6 @@ class Pipeline:
         self._load_view(state)
         self.ladder.load_state_dict(state["ladder"])
         self._announced_at = int(state.get("announced_at", -1))
-        self._adopts = bool(state.get("adopts", False))
         if "other_data" in state:
             self._other_data.load_state_dict(state["other_data"])
         if "rate_test" in state:

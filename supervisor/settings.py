@@ -320,8 +320,8 @@ class GuardSettings:
     rate_leap: bool = True
     """A rate that leaps beyond all earlier ones and does harm is held at the one before."""
     trial_step: bool = True
-    """Before a loss that leaps and stays is rolled back: one step with older weights shows whether
-    the weights are to blame. Its update is left out."""
+    """Before a loss that leaps and stays is rolled back: one step is computed with older weights,
+    too, which shows whether the weights are to blame."""
     reinstate: bool = True
     """A rollback for which no weights were to blame is taken back: the newer ones come again."""
 

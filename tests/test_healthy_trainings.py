@@ -15,12 +15,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.healthy import KINDS, NEED_A_LIVE_RUN, STILL_TREATED, TRIED, trial
+from benchmarks.healthy import KINDS, NEED_A_LIVE_RUN, STILL_TREATED, trial
 from benchmarks.healthy.base import records_of
 from supervisor.config import available_policies, load_config, load_policy
 from supervisor.pipeline import Judgement, Pipeline
 from supervisor.records import StepRecord
 from supervisor.shortfalls import level_above
+from supervisor.storage.journal.treatments import PROTECTIVE
 
 POLICIES = [p.name for p in available_policies() if p.name != "observe_only"]
 STEPS = 450
@@ -37,22 +38,17 @@ def judged(records: Sequence[StepRecord], policy: str) -> list[Judgement]:
     return list(Pipeline(load_config("default"), load_policy(policy)).update_all(records))
 
 
-def treatments(
-    judgements: Sequence[Judgement], but: Sequence[str] = ("checkpoint",)
-) -> list[tuple[int, tuple[str, ...]]]:
-    """Decisions that change anything of a training; a checkpoint does not."""
+def treatments(judgements: Sequence[Judgement]) -> list[tuple[int, tuple[str, ...]]]:
+    """Decisions that change anything of a training; a checkpoint or a trial step does not."""
     made = [j.decision for j in judgements if j.decision is not None]
-    return [(d.step, d.actions) for d in made if {*d.actions, *d.undo} - {*but}]
+    return [(d.step, d.actions) for d in made if {*d.actions, *d.undo} - PROTECTIVE]
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in NEED_A_LIVE_RUN])
 def test_a_healthy_training_is_treated_by_no_policy_and_does_not_end_in_red(kind: str) -> None:
     records = steps_of(kind)
 
-    # A live run also sees that the script writes weights.
-    is_tried = kind in TRIED or kind == "opponents"
-    but = ("checkpoint", "trial_step") if is_tried else ("checkpoint",)
-    found = {policy: treatments(judged(records, policy), but) for policy in POLICIES}
+    found = {policy: treatments(judged(records, policy)) for policy in POLICIES}
     high = level_above(np.array([record.loss for record in records]))
 
     assert found == {policy: [] for policy in POLICIES}
@@ -107,13 +103,13 @@ def policies_of(kind: str) -> list[str]:
     """Under which it is left alone."""
     if kind in STILL_TREATED:
         return ["observe_only"]
-    if kind in NEED_A_LIVE_RUN or kind in TRIED:
+    if kind in NEED_A_LIVE_RUN:
         return ["default", "observe_only"]
     return [*POLICIES, "observe_only"]
 
 
 def test_the_kinds_that_are_exceptions_are_kinds() -> None:
-    assert {*NEED_A_LIVE_RUN, *STILL_TREATED, *TRIED} <= {*KINDS}
+    assert {*NEED_A_LIVE_RUN, *STILL_TREATED} <= {*KINDS}
     assert {*STILL_TREATED} <= NEED_A_LIVE_RUN
 
 
@@ -140,8 +136,5 @@ def test_a_supervised_healthy_run_ends_with_the_weights_of_plain_python(
 
     assert alone["completed"]
     assert beside["completed"]
-    if kind in TRIED and policy != "observe_only":
-        assert {told.split()[0] for told in beside["treatments"]} == {"trial_step"}
-        return
     assert beside["treatments"] == []
     assert beside["weights"] == alone["weights"] != ""

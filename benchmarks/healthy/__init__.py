@@ -39,14 +39,3 @@ STILL_TREATED = {
     "growing_returns": "a value loss that grows with the returns of a hand-written environment",
 }
 """Kind → why the default policy treats it, which is a known limit."""
-
-TRIED = {
-    "wrong_labels": "the same inputs mean something else",
-    "hard_samples": "new samples with inputs of the old size, far harder",
-    "reweighted_tasks": "the weight of a term leaps",
-    "raised_residual": "the weight of a term leaps",
-    "growing_penalty": "a penalty leaps, three times",
-    "smoothing": "the labels are smoothed from one step to the next",
-}
-"""Kind → why its loss leaps and stays: a trial step decides each time that nothing is treated, and
-costs a batch."""

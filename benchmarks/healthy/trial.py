@@ -14,6 +14,7 @@ from benchmarks.healthy import train
 from supervisor.analysis.trial_run import TrialRun, TrialScript, try_script
 from supervisor.codes import ActionOutcome
 from supervisor.events.step_events import ActionEvent, AlertEvent
+from supervisor.storage.journal.treatments import PROTECTIVE
 from supervisor.storage.steps.flight_reader import read_steps
 
 SCRIPT = str(Path(train.__file__))
@@ -36,7 +37,7 @@ def alone(kind: str, seed: int, folder: Path) -> dict[str, Any]:
 def supervised(
     kind: str, seed: int, policy: str, folder: Path, settings: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Runs it under `policy`; ``treatments`` names what was applied, but for saving.
+    """Runs it under `policy`; ``treatments`` names what has changed the training.
 
     Raises:
         RuntimeError: not all of its updates were seen: then it proves nothing.
@@ -58,8 +59,8 @@ def supervised(
 
 def _treatments(run: TrialRun) -> list[str]:
     actions = run.events(ActionEvent)
-    applied = [e for e in actions if e.outcome is ActionOutcome.APPLIED and e.name != "checkpoint"]
-    return [f"{event.name} at {event.step}" for event in applied]
+    applied = [e for e in actions if e.outcome is ActionOutcome.APPLIED]
+    return [f"{event.name} at {event.step}" for event in applied if event.name not in PROTECTIVE]
 
 
 def _words(kind: str, seed: int, folder: Path) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Goes back to the weights of some steps ago, for good or for one step."""
+"""Goes back to the weights of some steps ago, or asks what they would give."""
 
 from __future__ import annotations
 
@@ -54,22 +54,22 @@ class Rollback(Action):
 
 
 class TrialStep(Action):
-    """The forwards of the next step are computed with the weights of the newest snapshot from
-    before the onset; its update is left out, and the state is the present one again.
+    """The next step is computed a second time with the weights of the newest snapshot from before
+    the onset, up to its loss.
 
-    What its loss says is in `supervisor.ladder.trial_steps`.
+    What that loss says is in `supervisor.ladder.trial_steps`.
     """
 
     name = "trial_step"
     moment = "boundary"
     changes_state = False
-    cost = "one batch"
+    cost = "one more forward"
 
     def apply(self, context: ActionContext) -> ActionResult:
         refusal = context.begin_trial(functools.partial(before_onset, context))
         if refusal:
             return ActionResult(name=self.name, applied=False, detail=refusal)
-        return self.done("the next step is one with the weights of before the onset")
+        return self.done("the next step is computed with the weights of before the onset, too")
 
 
 def way_back(context: ActionContext) -> Snapshot | None:

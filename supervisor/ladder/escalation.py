@@ -114,10 +114,10 @@ class EscalationLadder:
     def trial_answered(
         self, record: StepRecord, risk: CrashRisk, answer: TrialAnswer, why: str
     ) -> Decision | None:
-        """What follows from a trial step, whose update is left out whatever it is.
+        """What follows from a trial step; None for what is decided about any step.
 
         Args:
-            record, risk: the trial, and what was thought of the step before it.
+            record, risk: the step, and what is thought of it.
             answer, why: what it says, and in which figures.
         """
         self.outcomes = ()

@@ -1,8 +1,8 @@
 """When a risen loss is decided by an experiment, and what the experiment says. Pure.
 
-A trial step is one step of the script with the weights of an older snapshot; its update is left out
-(`supervisor.worker.treatment.trial_step`). Its loss answers what no record can: is it the state of
-the training that went wrong, or have the data or the objective changed?
+A trial step is one step of the script that is computed with the weights of an older snapshot, too
+(`supervisor.worker.treatment.trial_step`). Their loss answers what no record can: is it the state
+of the training that went wrong, or have the data or the objective changed?
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ from supervisor.records import CrashRisk, StepRecord
 
 TRIAL_STEP = "trial_step"
 """The action."""
-TRIAL_OF, TRIAL_LOW, TRIAL_HIGH = "trial_of", "trial_low", "trial_high"
-"""Observed at a trial step, whose loss is that of the weights of step `TRIAL_OF`: what they gave at
-their time, and what the present ones give. So its row alone gives the answer again."""
+TRIAL_OF, TRIAL_LOSS = "trial_of", "trial_loss"
+TRIAL_LOW, TRIAL_HIGH = "trial_low", "trial_high"
+"""Observed at a trial step: the loss that the weights of step `TRIAL_OF` have on its batch, what
+they gave at their time, and what the present ones give on this batch. So its row alone gives the
+answer again."""
 
 LOSSES, FEWEST = 32, 10
 """A loss above the highest of so many last ones may be the first of another level."""
@@ -31,15 +33,13 @@ usual one: two may be odd batches, and an alarm takes two."""
 FORGET = 40
 """Steps after which a higher level is the usual one, as in the predictor (docs/prediction.md)."""
 MOST = 2
-"""Trials of one leap: each costs a batch."""
+"""Trials of one leap."""
 REST = 100
 """Steps without another one after a trial that could not be made."""
 WAITS = 32
 """Steps for which an answer may be out, because calm ones are judged together."""
 LEVELS = 10
 """Losses that say what a snapshot's weights gave at their time, as after a rollback."""
-NOW = 3
-"""Losses that say what the present weights give: few, because they are learning."""
 THIRD = 1.0 / 3.0
 """Of the way from the old level to the new one, by ratio: what lies in the middle decides nothing
 (chosen with the 40 cases of `benchmarks/trial_step.py` in view)."""
@@ -54,20 +54,19 @@ class TrialAnswer(enum.Enum):
 
 
 def is_trial(record: StepRecord) -> bool:
-    return TRIAL_OF in record.observed
+    return TRIAL_LOSS in record.observed
 
 
-def levels(then: Sequence[float], now: Sequence[float]) -> tuple[float, float]:
-    """What a snapshot's weights gave at their time and what the present ones give; NaN where too
-    little is known."""
-    known, last = [v for v in then if math.isfinite(v)], [v for v in now if math.isfinite(v)]
-    low = median(known) if len(known) > LEVELS // 2 else math.nan
-    return low, median(last) if last else math.nan
+def level_of(losses: Sequence[float]) -> float:
+    """What some weights gave at their time; NaN where too little is known."""
+    known = [loss for loss in losses if math.isfinite(loss)]
+    return median(known) if len(known) > LEVELS // 2 else math.nan
 
 
 def answer_of(record: StepRecord) -> tuple[TrialAnswer, str]:
     """What a trial step says, and in a sentence why."""
-    seen, loss = record.observed, record.loss
+    seen = record.observed
+    loss = seen[TRIAL_LOSS]
     low, high = seen.get(TRIAL_LOW, math.nan), seen.get(TRIAL_HIGH, math.nan)
     told = (
         f"on the batch of step {record.step} the weights of step {seen[TRIAL_OF]:g} have a loss of "
@@ -121,7 +120,7 @@ class TrialSteps:
         return tuple(self._usual)
 
     def update(self, record: StepRecord) -> None:
-        """Takes in a step that was no trial."""
+        """Takes in a step; what a trial has said is known by then."""
         if self.is_asked:
             self._waited += 1
             if self.is_next or self._is_ruin or self._waited > WAITS:

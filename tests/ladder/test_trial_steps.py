@@ -13,12 +13,13 @@ from supervisor.ladder.trial_steps import (
     AFTER,
     REST,
     TRIAL_HIGH,
+    TRIAL_LOSS,
     TRIAL_LOW,
     TRIAL_OF,
     TRIAL_STEP,
     TrialAnswer,
     answer_of,
-    levels,
+    level_of,
 )
 from supervisor.pipeline import Judgement, Pipeline
 from supervisor.records import ActionResult, Decision, StepRecord
@@ -62,11 +63,9 @@ class Course:
 
     def _take(self, step: int) -> None:
         loss = self.trial_loss(step) if self._is_trial else None
-        if loss is None:
-            seen = record(step, loss_at(step, self.leap))
-        else:
-            more = {TRIAL_OF: AT - 20.0, TRIAL_LOW: 0.5, TRIAL_HIGH: self.leap}
-            seen = record(step, loss, **more)
+        more = {TRIAL_OF: AT - 20.0, TRIAL_LOW: 0.5, TRIAL_HIGH: self.leap}
+        more = {} if loss is None else {**more, TRIAL_LOSS: loss}
+        seen = record(step, loss_at(step, self.leap), **more)
         self._is_trial = False
         judgement = self.pipeline.update(seen)
         self.judgements.append(judgement)
@@ -100,19 +99,21 @@ def test_older_weights_that_do_as_badly_have_the_new_level_adopted() -> None:
 
     assert course.made == [(AT + AFTER - 1, TRIAL_STEP)]
     assert course.judgements[AT + AFTER].trial is TrialAnswer.CHANGED
-    assert course.judgements[AT + AFTER + 1].record.announced
-    assert not any(j.risk.alarm for j in course.judgements[AT + AFTER + 1 :])
+    assert course.judgements[AT + AFTER].record.announced
+    assert not any(j.risk.alarm for j in course.judgements[AT + AFTER :])
 
 
 def test_a_loss_in_between_is_tried_twice_and_then_left_to_the_ladder() -> None:
     course = Course(lambda step: 0.87).go(0, AT + 30)
 
-    assert course.made == [(AT + AFTER - 1, TRIAL_STEP), (AT + AFTER + 1, TRIAL_STEP)]
+    assert course.made == [(AT + AFTER - 1, TRIAL_STEP), (AT + AFTER, TRIAL_STEP)]
 
 
-@pytest.mark.parametrize("answer", [2.0, None])
-def test_ruin_that_no_trial_decides_is_rolled_back(answer: float | None) -> None:
-    course = Course(lambda step: answer, leap=8.0).go(0, AT + 10)
+@pytest.mark.parametrize("leap", [8.0, 1e6])
+@pytest.mark.parametrize("way", [0.5, None])
+def test_ruin_that_no_trial_decides_is_rolled_back(way: float | None, leap: float) -> None:
+    answer = None if way is None else 0.5 * (leap / 0.5) ** way
+    course = Course(lambda step: answer, leap=leap).go(0, AT + 10)
 
     names = [name for _, name in course.made]
     assert names[:1] == [TRIAL_STEP]
@@ -173,30 +174,28 @@ def test_rows_alone_give_the_answer_again() -> None:
     """The parent's copy and `backtest` judge from them, several at once."""
     live = Course(lambda step: 1.6).go(0, AT + 60)
     rows = [j.record for j in live.judgements]
-    rows[AT + AFTER + 1].announced = False
+    rows[AT + AFTER].announced = False
 
     again = list(Pipeline(RunSettings(), load_policy()).update_all(rows))
 
     assert [j.trial for j in again] == [j.trial for j in live.judgements]
-    assert [j.risk for j in again[AT + AFTER + 1 :]] == [
-        j.risk for j in live.judgements[AT + AFTER + 1 :]
-    ]
+    assert [j.risk for j in again[AT + AFTER :]] == [j.risk for j in live.judgements[AT + AFTER :]]
 
 
 def test_what_the_weights_gave_is_known_of_the_losses_around_their_step() -> None:
     course = Course().go(0, AT + 4)
 
-    low, high = course.pipeline.trial_levels(60)
-    assert low == pytest.approx(0.9, rel=0.05)
-    assert high == pytest.approx(1.5, rel=0.05)
+    assert course.pipeline.level_at(60) == pytest.approx(0.9, rel=0.05)
 
     course.pipeline.load_state_dict(json.loads(json.dumps(course.pipeline.state_dict())))
-    assert course.pipeline.trial_levels(-60)[0] == pytest.approx(0.5, rel=0.05)
+    assert course.pipeline.level_at(-60) == pytest.approx(0.5, rel=0.05)
 
 
 def test_losses_below_zero_are_compared_by_difference() -> None:
     def answered(loss: float) -> TrialAnswer:
-        return answer_of(record(9, loss, **{TRIAL_OF: 3, TRIAL_LOW: -4.0, TRIAL_HIGH: 2.0}))[0]
+        return answer_of(
+            record(9, 2.0, **{TRIAL_OF: 3, TRIAL_LOSS: loss, TRIAL_LOW: -4.0, TRIAL_HIGH: 2.0})
+        )[0]
 
     assert answered(-3.9) is TrialAnswer.STATE
     assert answered(-1.0) is TrialAnswer.OPEN
@@ -204,7 +203,6 @@ def test_losses_below_zero_are_compared_by_difference() -> None:
     assert answered(math.nan) is TrialAnswer.OPEN
 
 
-def test_levels_that_are_hardly_known_are_not() -> None:
-    assert math.isnan(levels([1.0] * 5, [2.0])[0])
-    assert math.isnan(levels([1.0] * 6, [math.inf])[1])
-    assert levels([1.0] * 6, [2.0, 3.0, 9.0]) == (1.0, 3.0)
+def test_a_level_that_is_hardly_known_is_not() -> None:
+    assert math.isnan(level_of([1.0] * 5 + [math.inf]))
+    assert level_of([1.0] * 5 + [3.0]) == 1.0

@@ -8,12 +8,17 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from supervisor.codes import Found
 from supervisor.events.event import JournalEvent
+from supervisor.events.state_events import StateFound
 from supervisor.events.step_events import ActionUndone
 from supervisor.storage.journal.treatments import JournalTreatments
 
 TOLD_EACH = 3
 """Up to so many of a kind have a line each, enough to see that it continues."""
+ANSWERS = (Found.ANOTHER_LEVEL, Found.TRIAL_STEP, Found.SCRIPT_CHANGE)
+"""What was found out about a loss that has left its level. Weights that the script has put back may
+be meant, or a mistake (an older checkpoint): no experiment can say which, so it is told."""
 AGAIN_S = 60.0
 """Later ones of the kind share a line, at most one in so many seconds."""
 
@@ -41,6 +46,8 @@ class TreatmentLines:
         for event in events:
             for name, _ in self._treatments.pick((event,)):
                 lines += self._line("treated", name, event, now_s)
+            if isinstance(event, StateFound) and event.found in ANSWERS:
+                lines += self._line("found", event.found.value, event, now_s)
             if isinstance(event, ActionUndone):
                 lines += self._line("taken back", event.name, event, now_s)
         for (verb, name), kind in self._kinds.items():

@@ -10,7 +10,7 @@ from supervisor.events.event import JournalEvent
 from supervisor.events.run_events import RestartEvent
 from supervisor.events.step_events import ActionEvent, RollbackEvent, UpdateSkipped
 
-PROTECTIVE = frozenset({"checkpoint", "snapshot"})
+PROTECTIVE = frozenset({"checkpoint", "snapshot", "trial_step"})
 """Actions that change nothing about the run."""
 NOT_DONE = frozenset({ActionOutcome.REFUSED, ActionOutcome.WOULD_HAVE})
 

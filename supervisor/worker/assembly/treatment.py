@@ -174,13 +174,10 @@ def _build_trial(
     return OlderWeights(
         registry=ground.registry,
         state=state.training,
-        snapshots=state.snapshots,
         memory=state.memory,
         progress=ground.progress,
         pipeline=judging.pipeline,
         recorder=recorders.recorder,
-        schedule=ground.schedule,
-        warn=ground.warn,
         barrier=ground.barrier,
         is_possible=task.place.is_alone and not task.order.experiment,
     )

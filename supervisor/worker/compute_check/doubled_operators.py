@@ -18,6 +18,7 @@ from supervisor.worker.compute_check.operator_form import (
     OperatorForm,
     copied,
     form_of,
+    generators_of,
     inputs_of,
     tensors_in,
 )
@@ -205,7 +206,7 @@ class _Repetition:
         self.live = live
         self.kept = copied(live)  # as it was before the first call
         self._form = form
-        self._before = [(one, one.get_state()) for one in _generators(live)]
+        self._before = [(one, one.get_state()) for one in generators_of(live)]
         self._drawn: list[tuple[torch.Generator, torch.Tensor, torch.Tensor]] = []
 
     def live_is_done(self) -> None:
@@ -253,16 +254,6 @@ class _Repetition:
             return run.returned if self._form.own[0] else returned
         pairs = zip(returned, run.returned, self._form.own, strict=True)
         return tuple(again if is_own else first for first, again, is_own in pairs)
-
-
-def _generators(inputs: Inputs) -> list[torch.Generator]:
-    given = [*inputs.args, *inputs.kwargs.values()]
-    found = [value for value in given if isinstance(value, torch.Generator)]
-    if not found:
-        found = [torch.default_generator]
-        if torch.cuda.is_initialized():
-            found.append(torch.cuda.default_generators[torch.cuda.current_device()])
-    return found
 
 
 @contextlib.contextmanager

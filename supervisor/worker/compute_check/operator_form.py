@@ -92,10 +92,21 @@ def copied(inputs: Inputs) -> Inputs:
         return copies[id(tensor)]
 
     return Inputs(
-        args=_mapped(inputs.args, copy),
-        kwargs=_mapped(dict(inputs.kwargs), copy),
+        args=mapped(inputs.args, copy),
+        kwargs=mapped(dict(inputs.kwargs), copy),
         written=[copy(tensor) for tensor in inputs.written],
     )
+
+
+def generators_of(inputs: Inputs) -> list[torch.Generator]:
+    """From which an operator may draw random numbers."""
+    given = [*inputs.args, *inputs.kwargs.values()]
+    found = [value for value in given if isinstance(value, torch.Generator)]
+    if not found:
+        found = [torch.default_generator]
+        if torch.cuda.is_initialized():
+            found.append(torch.cuda.default_generators[torch.cuda.current_device()])
+    return found
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
@@ -109,13 +120,14 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
         yield from tensors_in(list(value.values()))
 
 
-def _mapped(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+def mapped(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """Returns an argument with each of its tensors changed."""
     if isinstance(value, torch.Tensor):
         return change(value)
     if isinstance(value, (list, tuple)):
-        return type(value)(_mapped(item, change) for item in value)
+        return type(value)(mapped(item, change) for item in value)
     if isinstance(value, dict):
-        return {name: _mapped(item, change) for name, item in value.items()}
+        return {name: mapped(item, change) for name, item in value.items()}
     return value
 
 

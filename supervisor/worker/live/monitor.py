@@ -152,7 +152,7 @@ class Monitor(TrainingHooks):
             nodes = 0 if with_graph else graph_nodes()
             if self._compute.step == progress.steps_done:
                 call = functools.partial(self._compute.run, FORWARD, call)
-            if self._trial.is_on and with_graph and module.training:
+            elif self._trial.is_on and with_graph and module.training:
                 call = functools.partial(self._trial.forward, call)
             random = self._random
             earlier = random.before()
@@ -215,6 +215,8 @@ class Monitor(TrainingHooks):
 
     def _begin_backward(self, roots: Any) -> None:
         probe = self._progress.probe
+        if self._trial.is_on:
+            self._trial.backward_begins(roots, self._scaled)
         self._steps.begin_backward()
         if not self._loss_part.is_on:
             return
@@ -225,6 +227,8 @@ class Monitor(TrainingHooks):
             self._see_loss(roots)
 
     def grad(self, call: functools.partial[Any]) -> Any:
+        if self._trial.is_on:
+            self._trial.gradients_begin()
         found = self._region(call)
         given = found.values() if isinstance(found, dict) else found
         unused = [place for place, gradient in enumerate(given) if gradient is None]

@@ -13,7 +13,7 @@ from supervisor.worker.live.boundary import Boundary
 from supervisor.worker.live.lead import Lead
 from supervisor.worker.live.step_recorder import StepRecorder
 from supervisor.worker.treatment.dispatcher import Dispatcher
-from supervisor.worker.treatment.trial_step import LEFT_OUT, OlderWeights
+from supervisor.worker.treatment.trial_step import OlderWeights
 from supervisor.worker.treatment.update_controls import AS_IT_IS, POISONED, UpdateControls
 
 
@@ -58,12 +58,12 @@ class UpdateHooks:
             self._injector.on_gradients(step, controls.parameters(optimizer))
         scale, scaler_skips = told_by_scaler(optimizer)
         if is_lead:
-            is_trial = self._trial.is_on and self._trial.update_begins()
+            if self._trial.is_on:
+                self._trial.update_begins()
             is_left_out = self._judge(
                 optimizer, is_in_time=not scaler_skips, scaler_skipped=scaler_skips, scale=scale
             )
-            why = LEFT_OUT if is_trial else POISONED if is_left_out else ""
-            plan = controls.plan(optimizer, step, why)
+            plan = controls.plan(optimizer, step, POISONED if is_left_out else "")
             if plan.skip:
                 self._steps.mark_skipped()
         else:
@@ -99,8 +99,6 @@ class UpdateHooks:
                 self._watching.caught(error)
         if self._controls.is_open:
             self._controls.end()
-        if self._trial.is_on:
-            self._trial.update_ended()
         if self._armed:
             self._injector.on_updated(self._progress.steps_done, optimizer)
         if is_lead:
@@ -113,8 +111,6 @@ class UpdateHooks:
         must not have one number."""
         self._watch.failed(optimizer)
         self._controls.end()
-        if self._trial.is_on:
-            self._trial.update_ended()
         if is_lead and self._steps.row >= 0:
             self._finish_step(optimizer)
 

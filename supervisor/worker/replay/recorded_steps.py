@@ -11,16 +11,10 @@ from supervisor.actions.controls import Controls
 from supervisor.codes import Exactness, Found, Warned
 from supervisor.errors import RunDirectoryError
 from supervisor.events.state_events import Resumed, StateFound, WarningEvent
-from supervisor.ladder.trial_steps import is_trial
 from supervisor.storage.journal.journal import Journal
 from supervisor.storage.steps.flight_recorder import LOSS_SEEN, FlightReader, FlightRecorder
 from supervisor.storage.steps.step_rows import UPDATE_SKIPPED
 from supervisor.worker.ground.boundary_listener import ALWAYS, BoundaryListener
-
-_TRIAL = (
-    "the step was a trial with older weights, which are gone: what the script made of its loss may "
-    "be other than before the kill"
-)
 
 
 class RecordedSteps(BoundaryListener):
@@ -29,9 +23,7 @@ class RecordedSteps(BoundaryListener):
     The killed attempt usually came past its newest checkpoint: its next steps then saw the same
     weights, the same batches and the same random numbers, so their losses must be the same to the
     bit. Nothing is computed for it. Where one is not, the resume was not exact, and a second event
-    `resumed` says so. It ends with the recorded steps, and where a treatment begins. After a trial
-    step it says so, too: the older weights are gone, and what the script made of their loss (its
-    log, a hidden state) is another.
+    `resumed` says so. It ends with the recorded steps, and where a treatment begins.
 
     Args:
         journal: gets what came of it.
@@ -84,8 +76,6 @@ class RecordedSteps(BoundaryListener):
         if recorded["step"] != own["step"]:
             return False
         if (recorded["flags"] | own["flags"]) & UPDATE_SKIPPED:
-            if _is_trial(reader, self._recorded_row - 1):
-                self._take_back(int(own["step"]), _TRIAL)
             return False
         if recorded["flags"] & own["flags"] & LOSS_SEEN:
             before, now = float(recorded["loss"]), float(own["loss"])
@@ -123,13 +113,6 @@ class RecordedSteps(BoundaryListener):
             self._journal.write(
                 replace(self._said, step=step, exactness=Exactness.APPROXIMATE, reason=why)
             )
-
-
-def _is_trial(reader: FlightReader, row: int) -> bool:
-    try:
-        return any(map(is_trial, reader.records(row, row + 1)))
-    except (OSError, RunDirectoryError):
-        return False
 
 
 def _row(reader: FlightReader, row: int) -> np.void | None:

@@ -11,7 +11,6 @@ from supervisor.worker.corruption.look_requests import LookRequests
 from supervisor.worker.ground.progress import Progress
 from supervisor.worker.samples.sample_guard import SampleGuard
 from supervisor.worker.treatment.healing import Healing
-from supervisor.worker.treatment.trial_step import LEFT_OUT
 
 
 class SkippedUpdates:
@@ -39,8 +38,6 @@ class SkippedUpdates:
 
     def left_out(self, step: int, why: str) -> None:
         """Called when the update of `step` is left out."""
-        if why == LEFT_OUT:
-            return
         source = DecisionSource.ORDER if step in self._by_order else None
         self._journal.write(UpdateSkipped(step=step, reason=why, source=source))
         self._samples.explain(self._progress.last_batch)

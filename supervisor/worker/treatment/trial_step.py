@@ -1,49 +1,44 @@
-"""One step of the script with the weights of an older snapshot, of which nothing stays.
+"""One step of the script that is computed with the weights of an older snapshot, too.
 
-Only within the script's own forwards are the older weights in place. Before a forward returns, the
-present ones are back, with their buffers, and so are all generators. So nothing that the script
-does between its calls (a checkpoint of its own, an average, the end of its loop) sees other weights
-than its own. The gradients are a mixture, and the update is left out; behind it the state is
-compared, to the bit, with what it was.
+The script's step is its own: its weights, its loss, its update. Beside it each operator is called a
+second time with what the older weights would have given (`OlderValues`), up to the loss. So nothing
+has to be put back, and a healthy run that is asked ends with the weights of plain Python.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 
-from supervisor.errors import RunDirectoryError, StateTorn, pass_on
+from supervisor.errors import RunDirectoryError
 from supervisor.held_memory import HeldMemory
-from supervisor.ladder.trial_steps import TRIAL_HIGH, TRIAL_LOW, TRIAL_OF
+from supervisor.ladder.trial_steps import TRIAL_HIGH, TRIAL_LOSS, TRIAL_LOW, TRIAL_OF, is_trial
 from supervisor.pipeline import Pipeline
 from supervisor.records import StepRecord
 from supervisor.storage.steps.flight_recorder import FlightReader, FlightRecorder
 from supervisor.training_state.model_state import model_tensors
-from supervisor.training_state.module_attributes import module_attributes, put_back_attributes
-from supervisor.training_state.optimizer_state import restore_optimizer
 from supervisor.training_state.registry import Registry
-from supervisor.training_state.rng import RngState
-from supervisor.training_state.snapshot import Snapshot, SnapshotRing, copy_state, state_bytes
-from supervisor.training_state.state import TrainingState, digest
-from supervisor.training_state.tensors import outside_autograd, write_into
-from supervisor.worker.ground.boundary_schedule import BoundarySchedule
+from supervisor.training_state.snapshot import Snapshot, state_bytes
+from supervisor.training_state.state import TrainingState
+from supervisor.worker.ground.compiled_code import has_compiled
 from supervisor.worker.ground.error_barrier import ErrorBarrier
+from supervisor.worker.ground.interception_state import is_capturing
 from supervisor.worker.ground.progress import Progress
-from supervisor.worker.ground.run_warnings import RunWarnings
+from supervisor.worker.treatment.older_values import OlderValues
 
-LEFT_OUT = "a trial step"
-"""Why the update is left out; it has a receipt of its own."""
 TRIAL = "trial"
 """Owner of the copy in `HeldMemory`."""
 
-_ORDINARY = (torch.Tensor, torch.nn.Parameter)
+_ORDINARY = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 Models = dict[str, dict[str, torch.Tensor]]
 
 
 class OlderWeights:
-    """Called at the boundary before it (`begin`), around its forwards, and around its update.
+    """Called at the boundary before it (`begin`), around its forwards, before its backwards, and
+    before its update.
 
     Args:
         is_possible: one process trains, and this is a run.
@@ -57,44 +52,35 @@ class OlderWeights:
         *,
         registry: Registry,
         state: TrainingState,
-        snapshots: SnapshotRing,
         memory: HeldMemory,
         progress: Progress,
         pipeline: Pipeline,
         recorder: FlightRecorder,
-        schedule: BoundarySchedule,
-        warn: RunWarnings,
         barrier: ErrorBarrier,
         is_possible: bool,
     ) -> None:
         self.is_on = False
         self._registry = registry
         self._state = state
-        self._snapshots = snapshots
         self._memory = memory
         self._progress = progress
         self._pipeline = pipeline
         self._recorder = recorder
-        self._schedule = schedule
-        self._warn = warn
         self._is_possible = is_possible
         self._part = barrier("trial step")
         self._recorded: dict[int, StepRecord] = {}
-        self._opened: tuple[Models, dict[str, Any]] | None = None
-        self._size = 0
+        self._values: OlderValues | None = None
         self._forget()
 
     def _forget(self) -> None:
+        if self._values is not None:
+            self._values.stop()
         self.is_on = False
-        self._step = -1
-        self._snapshot: Snapshot | None = None
-        self._is_of_ring = False  # where a later one may take its memory
-        self._levels = (0.0, 0.0)
-        self._kept: Models = {}
-        self._attributes: dict[str, dict[str, Any]] = {}
-        self._buffers: list[tuple[dict[str, Any], str, torch.Tensor | None]] = []
-        self._optimizers: dict[str, Any] | None = None
-        self._memory.holds(TRIAL, self._size, 0)
+        self._step = self._of = -1
+        self._low = self._loss = 0.0
+        self._losses = 0
+        self._values = None
+        self._memory.holds(TRIAL, 0, 0)
 
     def resumed(self, recorded_row: int, *, is_exact: bool) -> None:
         """After an exact resume, trials that the killed attempt has made since the checkpoint are
@@ -109,9 +95,9 @@ class OlderWeights:
                     records = reader.records(recorded_row)
             except (OSError, RunDirectoryError):
                 records = []
-            self._recorded = {r.step: r for r in records if TRIAL_OF in r.observed}
+            self._recorded = {r.step: r for r in records if is_trial(r)}
         if self._is_recorded():
-            self._arm(None)
+            self._arm()
         trials = self._pipeline.ladder.trials
         trials.is_asked = trials.is_next = self.is_on  # else the next step asks again
 
@@ -128,7 +114,7 @@ class OlderWeights:
             choose: gives the snapshot from before the onset; it may have to be read from the disk.
         """
         if self._is_recorded():
-            self._arm(None)
+            self._arm()
             return ""
         refusal = self._refusal()
         if refusal:
@@ -136,187 +122,104 @@ class OlderWeights:
         snapshot = choose()
         if snapshot is None:
             return "there is no snapshot from before the onset"
-        if not _fits(self._live(), snapshot.state["models"]):
+        live, older = self._live(), snapshot.state["models"]
+        if not _fits(live, older):
             return "a tensor is of another kind or shape than in the snapshot"
-        levels = self._pipeline.trial_levels(snapshot.step)
-        if not levels[0] < levels[1]:
-            return f"the losses of step {snapshot.step} are not known, or were no better"
-        self._arm(snapshot, levels)
+        low = self._pipeline.level_at(snapshot.step)
+        if math.isnan(low):
+            return f"the losses of step {snapshot.step} are not known"
+        pairs = [(t, older[model][name]) for model in live for name, t in live[model].items()]
+        values = OlderValues(pairs, lambda size: self._memory.allows(TRIAL, size))
+        if values.refusal:
+            return values.refusal
+        self._arm()
+        self._memory.holds(TRIAL, state_bytes({"models": live}), 1)
+        self._of, self._low, self._values = snapshot.step, low, values
         return ""
 
-    def _arm(self, snapshot: Snapshot | None, levels: tuple[float, float] = (0.0, 0.0)) -> None:
+    def _arm(self) -> None:
         self._forget()
-        self.is_on = True
-        self._step, self._snapshot, self._levels = self._progress.steps_done, snapshot, levels
-        self._is_of_ring = snapshot is not None and _is_in(snapshot, self._snapshots)
+        self.is_on, self._step = True, self._progress.steps_done
 
     def _refusal(self) -> str:
-        progress, registry = self._progress, self._registry
         if not (self._is_possible and self._part.is_on):
             return "several ranks train, it is a replay, or it has failed too often"
-        if progress.backwards_of_last != 1 or progress.grads_matter:
-            return "a step has several backwards, or adds to gradients of earlier ones"
-        if progress.graphs.seen:
-            return "graphs are kept across updates"
-        optimizers = list(registry.optimizers.values())
-        if len(optimizers) != 1 or isinstance(optimizers[0], torch.optim.LBFGS):
-            return "there are several optimizers, or it evaluates a closure several times"
-        if any(scaler.is_enabled() for scaler in registry.scalers.values()):
-            return "a loss scaler would follow the trial's gradients"
+        if has_compiled():
+            return "compiled code cannot be computed operator by operator"
         state = self._state.capture(for_rollback=True)
-        if state["left_out"] or any(state["extra"].values()):
-            return "a part of the state cannot be compared"
         if any(one["parameters"] for one in state["optimizers"].values()):
             return "the optimizer has parameters that no model has"
-        self._size = state_bytes({"models": state["models"], "optimizers": state["optimizers"]})
-        if not self._memory.allows(TRIAL, self._size):
-            return "there is no room for another copy of the state"
+        if not self._memory.allows(TRIAL, state_bytes({"models": state["models"]})):
+            return "there is no room for another copy of the weights"
         return ""
 
     # --- the step ----------------------------------------------------------------------------
 
     def forward(self, call: Callable[[], Any]) -> Any:
-        """Called instead of a forward of the script that builds a graph, while `is_on`."""
-        try:
-            try:
-                self._open()
-            except BaseException as error:
-                self._close()
-                self._forget()
-                self._part.caught(error)
+        """Called instead of a forward of the script that builds a graph, while `is_on`. What
+        follows it up to the backward is looked at, too."""
+        values = self._values
+        if values is None or self._progress.steps_done != self._step or is_capturing():
             return call()
-        finally:
-            self._close()
-
-    def _open(self) -> None:
-        """Puts the older weights in place, if the forward that begins is one of the trial's."""
-        progress, snapshot = self._progress, self._snapshot
-        if progress.steps_done != self._step or progress.probe.backward_calls:
-            return
-        if snapshot is not None and self._is_of_ring and not _is_in(snapshot, self._snapshots):
-            return
-        live, random = self._live(), RngState.capture()
-        if not self._kept:
-            self._memory.holds(TRIAL, self._size, 1)
-        self._note_parts()
-        self._kept = copy_state(live, self._kept or None)
-        self._opened = live, random
-        if snapshot is not None:
-            _write(live, snapshot.state["models"])
-
-    def _close(self) -> None:
-        """The present weights again, and what the forward has drawn is given back."""
-        if self._opened is None:
-            return
         try:
-            self._give_back(*self._opened)
+            values.start()
         except BaseException as error:
-            try:  # a signal's handler may have raised in the middle of it
-                self._give_back(*self._opened)
-            except BaseException as again:
-                self._is_torn(again)
-            pass_on(error)
-        finally:
-            self._opened = None
-
-    def _give_back(self, live: Models, random: dict[str, Any]) -> None:
-        self._put_back_parts()
-        _write(live, self._kept)
-        RngState.restore(random)
-
-    def _note_parts(self) -> None:
-        """What of modules a forward may replace."""
-        models = self._registry.models
-        self._attributes = {name: module_attributes(model) for name, model in models.items()}
-        self._buffers = [
-            (part._buffers, name, buffer)
-            for model in models.values()
-            for part in model.modules()
-            for name, buffer in part._buffers.items()
-        ]
-
-    def update_begins(self) -> bool:
-        """Called before the lead's update is judged; returns whether the step was a trial, so that
-        the update is to be left out."""
-        probe, step, snapshot = self._progress.probe, self._progress.steps_done, self._snapshot
-        if step != self._step or not self._kept:
             self._forget()
-            return False
-        if snapshot is None:
-            recorded = self._recorded.pop(step)
-            probe.loss, probe.loss_seen = recorded.loss, recorded.loss_seen
-            seen: dict[str, float] = {**recorded.observed}
-        else:
-            low, high = self._levels
-            seen = {TRIAL_OF: float(snapshot.step), TRIAL_LOW: low, TRIAL_HIGH: high}
-        probe.observed = {**probe.observed, **seen}
-        self._optimizers = {}
-        try:
-            self._keep_weights()
-            self._optimizers = copy_state(self._optimizers_now())
-        except BaseException as error:  # left out all the same, and then found to be unproved
             self._part.caught(error)
-        return True
-
-    def update_ended(self) -> None:
-        """Called behind the update that was left out: proves that nothing has changed."""
         try:
-            if self._optimizers is not None:
-                self._put_back()
-        except BaseException as error:
-            self._is_torn(error)
+            return call()
+        except BaseException:
+            values.stop()  # the script may end here
+            raise
+
+    def backward_begins(self, roots: Any, scaled: tuple[Any, Any] | None) -> None:
+        """Notes what the loss would be.
+
+        Args:
+            scaled: what a loss scaler has made, and of which loss.
+        """
+        if self._values is None:
+            return
+        self._values.stop()
+        is_one = isinstance(roots, torch.Tensor) or not isinstance(roots, Iterable)
+        for root in (roots,) if is_one else roots:
+            if isinstance(root, torch.Tensor) and root.numel() == 1:
+                loss = scaled[1] if scaled is not None and root is scaled[0] else root
+                value = self._values.value(loss)
+                self._loss += float("nan") if value is None else value
+                self._losses += 1
+
+    def gradients_begin(self) -> None:
+        """Before gradients that are no update's: torch computes some in another way while someone
+        looks."""
+        if self._values is not None:
+            self._values.stop()
+
+    def update_begins(self) -> None:
+        """Called before the lead's update is judged: what was found belongs to the step's
+        record."""
+        probe, step = self._progress.probe, self._progress.steps_done
+        try:
+            if step == self._step and step in self._recorded:
+                probe.observed = {**probe.observed, **_trial_in(self._recorded.pop(step))}
+            elif step == self._step and self._losses and math.isfinite(self._loss):
+                seen = {TRIAL_OF: float(self._of), TRIAL_LOSS: self._loss}
+                seen |= {TRIAL_LOW: self._low, TRIAL_HIGH: probe.loss}
+                probe.observed = {**probe.observed, **seen}
         finally:
             self._forget()
-
-    def _is_torn(self, error: BaseException) -> None:
-        pass_on(error)
-        why = f"the state after a trial step is not the one before it: {error}"
-        self._warn(why, aloud=True)
-        self._schedule.ask_for_restart(why)
-
-    def _keep_weights(self) -> None:
-        """As the script has written them since its forward: rounded ones are for that alone."""
-        for model, tensors in self._live().items():
-            own = {name: tensor for name, tensor in tensors.items() if tensor.requires_grad}
-            kept = self._kept[model]
-            kept |= copy_state(own, {name: kept[name] for name in own})
-
-    def _put_back_parts(self) -> None:
-        for name, model in self._registry.models.items():
-            put_back_attributes(model, self._attributes.get(name, {}))
-        for owner, name, buffer in self._buffers:
-            if owner.get(name) is not buffer:
-                owner[name] = buffer
-
-    def _put_back(self) -> None:
-        self._put_back_parts()
-        live, kept = self._live(), self._kept
-        if digest(live) != digest(kept):  # activations computed again in the backward, hooks
-            _write(live, kept)
-        optimizers = self._optimizers or {}
-        if digest(self._optimizers_now()) != digest(optimizers):  # one that counts empty steps, too
-            for name, optimizer in self._registry.optimizers.items():
-                restore_optimizer(optimizer, optimizers[name], groups=True)
-        is_same = digest(self._live()) == digest(kept)
-        if not (is_same and digest(self._optimizers_now()) == digest(optimizers)):
-            raise StateTorn("it could not be put back")
-
-    # --- the state ---------------------------------------------------------------------------
 
     def _live(self) -> Models:
         return {name: model_tensors(model) for name, model in self._registry.models.items()}
 
-    def _optimizers_now(self) -> dict[str, Any]:
-        found: dict[str, Any] = self._state.capture(for_rollback=True)["optimizers"]
-        return found
 
-
-def _is_in(snapshot: Snapshot, ring: SnapshotRing) -> bool:
-    return any(one is snapshot for one in ring.all())
+def _trial_in(record: StepRecord) -> dict[str, float]:
+    names = (TRIAL_OF, TRIAL_LOSS, TRIAL_LOW, TRIAL_HIGH)
+    return {name: record.observed[name] for name in names}
 
 
 def _fits(live: Models, saved: Models) -> bool:
-    """Whether each live tensor can take in its saved values in place, and give them back."""
+    """Whether each live tensor can take in its saved values."""
     return live.keys() <= saved.keys() and all(
         live[model].keys() == saved[model].keys()
         and all(_is_one(tensor, saved[model][name]) for name, tensor in live[model].items())
@@ -327,15 +230,3 @@ def _fits(live: Models, saved: Models) -> bool:
 def _is_one(live: torch.Tensor, saved: torch.Tensor) -> bool:
     is_plain = type(live) in _ORDINARY and live.layout is torch.strided
     return is_plain and live.shape == saved.shape and live.dtype is saved.dtype
-
-
-def _write(live: Models, saved: Models) -> None:
-    """Writes values into tensors, tied ones once, unseen by autograd."""
-    written: set[int] = set()
-    with outside_autograd():
-        for model, tensors in live.items():
-            for name, tensor in tensors.items():
-                if id(tensor) not in written:
-                    written.add(id(tensor))
-                    write_into(tensor, saved[model][name])
-    torch.clear_autocast_cache()

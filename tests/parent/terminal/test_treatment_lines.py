@@ -35,6 +35,15 @@ def test_each_treatment_has_a_line() -> None:
     ]
 
 
+def test_a_trial_step_is_no_treatment_and_its_answer_has_a_line() -> None:
+    told = {"found": "another level", "detail": "not the weights"}
+    answer = event("state_found", attempt=1, step=8, **told)
+
+    said = TreatmentLines().of([action(7, "trial_step"), answer])
+
+    assert said == ["found at step 8: another level: not the weights"]
+
+
 def test_many_of_a_kind_share_a_line_a_minute() -> None:
     now_s = [0.0]
     lines = TreatmentLines(clock=lambda: now_s[0])

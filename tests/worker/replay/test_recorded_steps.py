@@ -12,10 +12,9 @@ from supervisor.actions.controls import Controls
 from supervisor.codes import Exactness
 from supervisor.events.event import JournalEvent
 from supervisor.events.state_events import Resumed, StateFound, WarningEvent
-from supervisor.ladder.trial_steps import TRIAL_OF
 from supervisor.records import StepRecord
 from supervisor.storage.journal.journal import SilentJournal
-from supervisor.storage.steps.flight_recorder import UPDATE_SKIPPED, FlightRecorder
+from supervisor.storage.steps.flight_recorder import FlightRecorder
 from supervisor.worker.replay.recorded_steps import RecordedSteps
 
 FIRST = 10
@@ -40,21 +39,12 @@ def compared(
     recorded: Sequence[float],
     again: Sequence[float],
     controls: Controls,
-    left_out: tuple[bool, bool] | None = None,
 ) -> list[JournalEvent]:
-    """What the journal gets where `again` is trained behind a kill, step after step.
-
-    Args:
-        left_out: of the second step's updates, whether for a trial; None if both are made.
-    """
+    """What the journal gets where `again` is trained behind a kill, step after step."""
 
     def append(recorder: FlightRecorder, attempt: int, number: int, loss: float) -> None:
-        is_trial = left_out is not None and number == 1 and left_out[attempt]
-        seen = {TRIAL_OF: 5.0} if is_trial else {}
-        record = StepRecord(step=FIRST + number, loss=loss, loss_seen=True, observed=seen)
+        record = StepRecord(step=FIRST + number, loss=loss, loss_seen=True)
         recorder.append(record, time=1.0 + attempt)
-        if left_out is not None and number == 1:
-            recorder.mark(recorder.rows - 1, flags=UPDATE_SKIPPED)
 
     killed = FlightRecorder(folder / "steps", 1)
     for number, loss in enumerate(recorded):
@@ -97,13 +87,3 @@ def test_behind_trouble_or_a_treatment_nothing_is_compared(
     found = compared(tmp_path, recorded, [0.5, 0.75, 0.2], controls)
 
     assert [type(event) for event in found] == [StateFound]
-
-
-@pytest.mark.parametrize("kinds", [(True, True), (True, False), (False, False)])
-def test_after_a_trial_of_the_killed_attempt_no_resume_is_exact(
-    tmp_path: Path, kinds: tuple[bool, bool]
-) -> None:
-    """A hidden state that the script carries on from the trial is the one of other weights."""
-    found = compared(tmp_path, [0.5, 3.0, 0.25], [0.5, 3.0, 0.25], Controls(), left_out=kinds)
-
-    assert [type(e) for e in found] == [StateFound, *([Resumed] if kinds[0] else [])]

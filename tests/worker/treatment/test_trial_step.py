@@ -1,9 +1,8 @@
-"""A step with older weights: nothing of it stays, whatever a forward does."""
+"""What older weights would give at a step is known to the bit, and the step is the script's own."""
 
 from __future__ import annotations
 
-import os
-import signal
+import copy
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,43 +10,122 @@ from typing import Any, cast
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.flop_counter import FlopCounterMode
 
 from supervisor.held_memory import HeldMemory
-from supervisor.ladder.trial_steps import TRIAL_OF
+from supervisor.ladder.trial_steps import TRIAL_HIGH, TRIAL_LOSS, TRIAL_LOW, TRIAL_OF
 from supervisor.settings import SnapshotSettings
 from supervisor.training_state.registry import Registry
 from supervisor.training_state.snapshot import SnapshotRing
-from supervisor.training_state.state import TrainingState, digest
-from supervisor.worker.ground.boundary_schedule import BoundarySchedule
+from supervisor.training_state.state import TrainingState
 from supervisor.worker.ground.error_barrier import ErrorBarrier
 from supervisor.worker.ground.progress import Progress
 from supervisor.worker.ground.step_probe import StepProbe
 from supervisor.worker.treatment import trial_step
+from supervisor.worker.treatment.older_values import OlderValues
 from supervisor.worker.treatment.trial_step import OlderWeights
 
 
 class Busy(nn.Module):
-    """A forward that draws, counts, averages in place, and makes a buffer anew."""
+    """A forward that draws, counts, averages in place, writes into views, and makes a buffer
+    anew."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.layer, self.norm = nn.Linear(3, 3), nn.BatchNorm1d(3)
+        self.convolution, self.norm = nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4)
+        self.memory = nn.LSTM(36, 16, num_layers=2, dropout=0.2, batch_first=True)
+        self.attention = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+        self.last = nn.Linear(16, 10)
         self.calls = 0
-        self.register_buffer("seen", torch.zeros(3))
+        self.register_buffer("seen", torch.zeros(16))
 
     def forward(self, inputs: Tensor) -> Tensor:
         self.calls += 1
-        self.seen = self.seen + inputs.detach().mean(0)
-        found: Tensor = nn.functional.dropout(self.norm(self.layer(inputs)), 0.5)
+        hidden = functional.dropout(self.norm(self.convolution(inputs)).relu(), 0.3).flatten(2)
+        hidden = self.attention(self.memory(hidden)[0])
+        self.seen = self.seen + hidden.detach().mean((0, 1))
+        means = torch.zeros(len(hidden), 16)
+        for row, one in zip(means.unbind(), hidden, strict=True):
+            row.copy_(one.detach().mean(0))
+        found: Tensor = self.last(hidden.mean(1) + means)
         return found
 
 
-class Counting(torch.optim.SGD):
-    """Torch does not ship it, and it counts steps without gradients, too."""
+def loss_of(model: nn.Module, inputs: Tensor) -> Tensor:
+    decay = sum(parameter.square().sum() for parameter in model.parameters())
+    loss = functional.cross_entropy(model(inputs), torch.arange(4), label_smoothing=0.1)
+    return loss + 1e-3 * cast(Tensor, decay)
 
-    def step(self, closure: Any = None) -> None:
-        super().step()
-        self.param_groups[0]["count"] = self.param_groups[0].get("count", 0) + 1
+
+def beside(model: nn.Module, older: nn.Module) -> OlderValues:
+    values = older.state_dict()
+    pairs = [(live, values[name]) for name, live in model.state_dict(keep_vars=True).items()]
+    return OlderValues(pairs, lambda size: True)
+
+
+@pytest.mark.parametrize("is_autocast", [False, True])
+def test_the_loss_is_that_of_the_older_weights_and_nothing_else_differs(is_autocast: bool) -> None:
+    torch.manual_seed(0)
+    older, model = Busy(), Busy()
+    inputs, plain, apart = torch.randn(4, 1, 8, 8), copy.deepcopy(model), copy.deepcopy(older)
+
+    def step(trained: Busy, values: OlderValues | None = None) -> list[Tensor]:
+        torch.manual_seed(5)
+        with torch.autocast("cpu", torch.bfloat16, enabled=is_autocast):
+            if values is not None:
+                values.start()
+            loss = loss_of(trained, inputs)
+        if values is not None:
+            values.stop()
+        loss.backward()
+        gradients = [cast(Tensor, parameter.grad) for parameter in trained.parameters()]
+        return [loss, *gradients, *trained.buffers(), torch.get_rng_state()]
+
+    wanted, expected = step(apart)[0], step(plain)
+    values = beside(model, older)
+    found = step(model, values)
+
+    assert values.refusal == ""
+    assert values.value(found[0]) == wanted.item()
+    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+    assert model.calls == 1
+    assert all(
+        torch.equal(one, other)
+        for one, other in zip(older.parameters(), apart.parameters(), strict=True)
+    )
+
+
+def test_other_shapes_end_it_and_not_the_step() -> None:
+    torch.manual_seed(0)
+    model, older = nn.Linear(3, 3), nn.Linear(3, 3)
+    values = beside(model, older)
+    values.start()
+    found = model(torch.randn(64, 3))
+    chosen = found[found > 0.5]
+    values.stop()
+
+    assert "another shape" in values.refusal
+    assert values.value(chosen.sum()) is None
+    assert torch.equal(chosen, found[found > 0.5])
+
+
+def test_a_mode_that_the_script_begins_meanwhile_stays_and_one_of_before_forbids_it() -> None:
+    model, older = nn.Linear(3, 3), nn.Linear(3, 3)
+    values, late = beside(model, older), beside(model, older)
+    counter = FlopCounterMode(display=False)
+
+    values.start()
+    with counter:
+        loss = model(torch.randn(8, 3)).square().mean()
+        values.stop()
+        late.start()
+        model(torch.randn(8, 3))
+
+    assert values.value(loss) is not None
+    assert counter.get_total_flops() == 2 * (2 * 8 * 3 * 3)
+    assert "looks at operators itself" in late.refusal
+    assert torch._C._len_torch_dispatch_stack() == 0
 
 
 class Live:
@@ -55,52 +133,47 @@ class Live:
 
     def __init__(self, folder: Path) -> None:
         torch.manual_seed(0)
-        self.model = Busy()
-        self.optimizer = Counting(self.model.parameters(), lr=0.1, momentum=0.9)
+        self.model = nn.Linear(3, 3)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
         self.registry = Registry()
         self.registry.add_model(self.model)
         self.registry.add_optimizer(self.optimizer)
-        self.state = TrainingState(self.registry)
+        state = TrainingState(self.registry)
         settings = SnapshotSettings()
         self.memory = HeldMemory(settings, first={}, free=lambda: 1 << 30, at_peak=lambda: 0)
+        self.memory.has_trained = True
         self.ring = SnapshotRing(settings, self.memory)
-        self.ring.take(0, self.state.capture(for_rollback=True), {})
+        self.ring.take(0, state.capture(for_rollback=True), {})
+        self.older = copy.deepcopy(self.model)
+        self.inputs = torch.randn(8, 3)
         for _ in range(5):
-            self.step()
-        self.progress = Progress(StepProbe(), steps_done=5, backwards_of_last=1)
-        self.schedule = BoundarySchedule()
-        journal = SimpleNamespace(write=lambda event: None)
+            self.optimizer.zero_grad()
+            self.model(self.inputs).square().mean().backward()
+            self.optimizer.step()
+        self.probe = StepProbe()
+        self.progress = Progress(self.probe, steps_done=5)
         trials = SimpleNamespace(is_asked=True, is_next=False)
-        pipeline = SimpleNamespace(
-            trial_levels=lambda step: (1.0, 2.0), ladder=SimpleNamespace(trials=trials)
-        )
-        self.warned: list[str] = []
+        ladder = SimpleNamespace(trials=trials)
+        pipeline = SimpleNamespace(level_at=lambda step: 1.0, ladder=ladder)
         self.trial = OlderWeights(
             registry=self.registry,
-            state=self.state,
-            snapshots=self.ring,
+            state=state,
             memory=self.memory,
             progress=self.progress,
             pipeline=cast(Any, pipeline),
             recorder=cast(Any, SimpleNamespace(path=folder / "none.steps")),
-            schedule=self.schedule,
-            warn=cast(Any, lambda told, **_: self.warned.append(told)),
-            barrier=ErrorBarrier(cast(Any, journal), lambda: None, lambda: None),
+            barrier=ErrorBarrier(
+                cast(Any, SimpleNamespace(write=lambda event: None)), lambda: None, lambda: None
+            ),
             is_possible=True,
         )
 
-    def step(self) -> None:
-        self.optimizer.zero_grad()
-        self.model(torch.randn(8, 3)).square().mean().backward()
-        self.optimizer.step()
-
-    def fingerprint(self) -> str:
-        state = self.state.capture()
-        kept = ("models", "optimizers", "attributes", "modes", "rng")
-        return digest({part: state[part] for part in kept})
-
     def begin(self) -> str:
         return self.trial.begin(self.ring.oldest)
+
+    def loss(self) -> Tensor:
+        output: Tensor = self.trial.forward(lambda: self.model(self.inputs))
+        return output.square().mean()
 
 
 @pytest.fixture
@@ -108,142 +181,76 @@ def live(tmp_path: Path) -> Live:
     return Live(tmp_path)
 
 
-def test_weights_are_the_older_ones_within_the_forward_alone_and_nothing_stays(live: Live) -> None:
-    inputs, seen = torch.randn(8, 3), []
-    older = live.ring.all()[0].state["models"]["model_0"]["layer.weight"]
-    before, buffer = live.fingerprint(), live.model.seen
-    present = live.model.layer.weight.detach().clone()
+def test_the_losses_of_all_backwards_of_a_step_are_one_figure_of_its_record(live: Live) -> None:
+    wanted = 2.0 * live.older(live.inputs).square().mean().item()
     assert live.begin() == ""
 
-    def call() -> Tensor:
-        seen.append(live.model.layer.weight.detach().clone())
-        return cast(Tensor, live.model(inputs))
+    first = live.loss()
+    live.trial.backward_begins(first, None)
+    live.trial.backward_begins([live.loss()], None)
+    live.probe.loss = 7.0
+    live.trial.update_begins()
 
-    output = live.trial.forward(call)
-    seen.append(live.model.layer.weight.detach().clone())
-    live.optimizer.zero_grad()
-    output.square().mean().backward()
-    live.progress.probe.backward_calls = 1
-    assert live.trial.update_begins()
-    for parameter in live.model.parameters():
-        parameter.grad = None
-    live.optimizer.step()
-    live.trial.update_ended()
-
-    assert torch.equal(seen[0], older)
-    assert torch.equal(seen[1], present)
-    assert not torch.equal(older, present)
-    assert live.fingerprint() == before
-    assert live.model.seen is buffer
-    assert live.progress.probe.observed[TRIAL_OF] == 0.0
+    seen = live.probe.observed
+    assert seen[TRIAL_LOSS] == pytest.approx(wanted)
+    assert (seen[TRIAL_OF], seen[TRIAL_LOW], seen[TRIAL_HIGH]) == (0.0, 1.0, 7.0)
     assert not live.trial.is_on
-    assert not live.schedule.is_leaving
+    assert live.memory.copies == 1
 
 
-def test_a_forward_that_raises_leaves_the_present_weights(live: Live) -> None:
-    present = live.model.layer.weight.detach().clone()
+def test_a_loss_scalers_factor_is_left_out(live: Live) -> None:
     assert live.begin() == ""
 
-    def call() -> Tensor:
+    loss = live.loss()
+    scaled = 1024.0 * loss
+    live.trial.backward_begins(scaled, (scaled, loss))
+    live.trial.update_begins()
+
+    wanted = live.older(live.inputs).square().mean().item()
+    assert live.probe.observed[TRIAL_LOSS] == wanted
+
+
+def test_what_raises_gradients_or_an_update_ends_the_looking(live: Live) -> None:
+    def raises() -> Tensor:
         raise RuntimeError("the script's own")
 
+    for ends in (live.trial.gradients_begin, live.trial.update_begins):
+        assert live.begin() == ""
+        live.loss()
+        assert torch._C._len_torch_dispatch_stack() == 1
+        ends()
+        assert torch._C._len_torch_dispatch_stack() == 0
+    assert live.begin() == ""
     with pytest.raises(RuntimeError, match="own"):
-        live.trial.forward(call)
-
-    assert torch.equal(live.model.layer.weight, present)
-
-
-def test_a_state_that_cannot_be_put_back_restarts_the_process(live: Live) -> None:
-    assert live.begin() == ""
-    live.trial.forward(lambda: live.model(torch.randn(8, 3)))
-    assert live.trial.update_begins()
-
-    live.model.layer.weight = nn.Parameter(torch.ones(4, 4))
-    live.trial.update_ended()
-
-    assert live.schedule.is_restarting
-    assert "is not the one before it" in live.warned[0]
+        live.trial.forward(raises)
+    assert torch._C._len_torch_dispatch_stack() == 0
+    assert live.probe.observed == {}
 
 
-def test_a_step_without_such_a_forward_is_none(live: Live) -> None:
+def test_a_step_without_a_loss_that_was_followed_is_none(live: Live) -> None:
     assert live.begin() == ""
 
-    assert not live.trial.update_begins()
+    live.trial.backward_begins(torch.ones(()), None)
+    live.trial.update_begins()
+
+    assert live.probe.observed == {}
     assert not live.trial.is_on
 
 
-def test_it_is_not_made_where_it_could_not_be_proved(live: Live) -> None:
-    live.progress.backwards_of_last = 2
-    assert "several backwards" in live.begin()
-    live.progress.backwards_of_last = 1
+def test_it_is_not_made_where_it_could_not_answer(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trial_step, "has_compiled", lambda: True)
+    assert "compiled" in live.begin()
+    monkeypatch.undo()
 
-    live.progress.graphs.seen = True
-    assert "graphs" in live.begin()
-    live.progress.graphs.seen = False
+    monkeypatch.setattr(live.memory, "allows", lambda *_: False)
+    assert "no room" in live.begin()
+    monkeypatch.undo()
+
+    live.model.register_buffer("more", torch.ones(4))
+    assert "another kind or shape" in live.begin()
 
     other = torch.optim.SGD([nn.Parameter(torch.ones(2))], 0.1)
     live.registry.add_optimizer(other)
-    assert "several optimizers" in live.begin()
-
-
-def test_it_is_not_made_where_a_tensor_has_another_shape_than_in_the_snapshot(live: Live) -> None:
-    live.model.seen = torch.zeros(5)
-
-    assert "another kind or shape" in live.begin()
-
-
-def test_a_buffer_that_is_made_anew_is_given_back_between_two_forwards(live: Live) -> None:
-    inputs, before, buffer = torch.randn(8, 3), live.fingerprint(), live.model.seen
-    assert live.begin() == ""
-
-    outputs = [live.trial.forward(lambda: live.model(inputs)) for _ in range(2)]
-    between = live.fingerprint()
-    update_without_gradients(live, outputs)
-
-    assert between == before
-    assert live.fingerprint() == before
-    assert live.model.seen is buffer
-
-
-def test_weights_that_the_script_rounds_for_its_forward_alone_stay_its_own(live: Live) -> None:
-    weight, before = live.model.layer.weight, live.fingerprint()
-    whole = weight.detach().clone()
-    assert live.begin() == ""
-
-    weight.data.copy_(whole.mul(8).round() / 8)
-    output = live.trial.forward(lambda: live.model(torch.randn(8, 3)))
-    weight.data.copy_(whole)
-    update_without_gradients(live, [output])
-
-    assert torch.equal(weight, whole)
-    assert not live.schedule.is_leaving
-    assert live.fingerprint() == before
-
-
-def test_a_signal_while_the_weights_come_back_leaves_the_present_ones(
-    live: Live, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before, restore, calls = live.fingerprint(), trial_step._write, []
-
-    def interrupted(*args: Any) -> None:
-        calls.append(args)
-        if len(calls) == 2:
-            os.kill(os.getpid(), signal.SIGINT)
-        restore(*args)
-
-    monkeypatch.setattr(trial_step, "_write", interrupted)
-    inputs = torch.zeros(8, 3)
-    assert live.begin() == ""
-    with pytest.raises(KeyboardInterrupt):
-        live.trial.forward(lambda: live.model(inputs))
-
-    assert live.fingerprint() == before
-
-
-def update_without_gradients(live: Live, outputs: list[Tensor]) -> None:
-    sum(output.square().mean() for output in outputs).backward()  # type: ignore[union-attr]
-    live.progress.probe.backward_calls = 1
-    assert live.trial.update_begins()
-    live.optimizer.zero_grad()
-    live.optimizer.step()
-    live.trial.update_ended()
+    assert "parameters that no model has" in live.begin()
