@@ -37,6 +37,7 @@ FLOORS: dict[str, int] = {
     "source_check": 2,
     "agreement": 2,
     "shortfalls": 2,
+    "first_lines": 2,
     "pipeline": 3,
     "actions": 3,
     "report": 3,

@@ -44,7 +44,7 @@ from supervisor.parent.taken_over import RunTakenOver
 from supervisor.parent.terminal.open_line import OpenLine
 from supervisor.parent.terminal.outcome import EXIT_INTERRUPTED, Outcome, RunResult
 from supervisor.parent.terminal.summary import Teller, closing_lines, describe_exit, describe_next
-from supervisor.parent.terminal.treatment_lines import TreatmentLines, sum_up
+from supervisor.parent.terminal.treatment_lines import TreatmentLines
 from supervisor.parent.watching.hang import HangEvidence
 from supervisor.ranks import LEAD_RANK
 from supervisor.records import CrashRisk, WorkerExit, WorkerOrder
@@ -57,7 +57,6 @@ from supervisor.storage.files.kept_writes import KEPT
 from supervisor.storage.files.private_files import replaces_names
 from supervisor.storage.files.versions import current_versions, untried_versions
 from supervisor.storage.journal.journal import JournalMerger, read_journal
-from supervisor.storage.journal.treatments import count_treatments
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.applied_rates import describe_rates
 from supervisor.storage.steps.group_steps import read_group_steps
@@ -79,7 +78,6 @@ class RunLog:
         self._teller = Teller(quiet=spec.quiet, line=self.line)
         self._treatments = TreatmentLines()
         self._run_file = RunFile(rundir, spec)
-        self._first_attempt = 1
         self._told_dry: set[str] = set()
         self._told: set[Warned] = set()
         self._deletions = 0
@@ -103,7 +101,6 @@ class RunLog:
         """The run, or its continuation from an attempt on, begins."""
         attempt = prepared.attempt
         self._run_file.begin_ranks(world_size)
-        self._first_attempt = attempt
         self._run_file.begin()
         self._journal.attempt = attempt - 1 if prepared.died else attempt
         # What a dead parent left unmerged belongs before this.
@@ -443,9 +440,10 @@ class RunLog:
         lines = closing_lines(
             outcome,
             self._spec.run_dir,
-            attempts=self._journal.attempt - self._first_attempt + 1,
+            events,
+            last_step=step,
             report=report,
-            treated=self._treated(events),
+            treated=self._rates(),
             shortfalls=self._shortfalls(events),
         )
         self._teller.say(*lines)
@@ -464,12 +462,11 @@ class RunLog:
         known = {event.message for event in events if isinstance(event, WarningEvent)}
         return [*events, *(event for event in self._coded if event.message not in known)]
 
-    def _treated(self, events: Sequence[JournalEvent]) -> list[str]:
-        """What was done to the training in all attempts: sentences without a full stop."""
-        said = [sum_up(count_treatments(events))]
+    def _rates(self) -> list[str]:
+        """What was done to the learning rate in all attempts: sentences without a full stop."""
         with contextlib.suppress(OSError, SupervisorError):
-            said.append(describe_rates(self._rundir.steps(LEAD_RANK)))
-        return [text for text in said if text]
+            return [text for text in [describe_rates(self._rundir.steps(LEAD_RANK))] if text]
+        return []
 
     def _shortfalls(self, events: Sequence[JournalEvent]) -> tuple[Shortfall, ...]:
         try:

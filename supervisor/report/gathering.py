@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from supervisor.events.run_events import GaveUp, RunFinished
 from supervisor.events.step_events import AlertEvent
+from supervisor.first_lines import first_lines
 from supervisor.masking import mask_all, mask_command, mask_secrets
 from supervisor.records import NAN
 from supervisor.report.facts.alert_summary import summarise_alerts
@@ -81,6 +83,14 @@ def _build(run_data: RunData) -> CrashReport:
         end=end,
         title=build_title(end, root, made, shortfalls),
         verdict=build_verdict(end, root, run_data, attempts, made, incidents, shortfalls),
+        first_lines=first_lines(
+            end,
+            run_data.events,
+            run_data.root,
+            last_step=int(steps.step[-1]) if len(steps) else None,
+            reason=_reason(run_data),
+            shortfalls=shortfalls,
+        ),
         root_cause=blamed.key if blamed else shortfalls[0].key if shortfalls else "none",
         root_cause_sentence=blamed.sentence if blamed else _nothing(run_data, shortfalls),
         overcome=root is not None
@@ -120,6 +130,12 @@ def _build(run_data: RunData) -> CrashReport:
         final_loss=_final_loss(run_data),
         problems=run_data.problems,
     )
+
+
+def _reason(run_data: RunData) -> str:
+    """Why the run has ended, as its supervisor has said last."""
+    said = [event.reason for event in run_data.events if isinstance(event, (RunFinished, GaveUp))]
+    return said[-1] if said else ""
 
 
 def choose_root(incidents: tuple[Incident, ...], end: str) -> Incident | None:

@@ -17,7 +17,13 @@ _ENDINGS = {".html": "html", ".htm": "html", ".md": "md", ".json": "json"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", type=option_values.path, help="a run directory")
+    parser.add_argument(
+        "run",
+        metavar="RUN",
+        type=option_values.path,
+        nargs="?",
+        help="a run directory (default: the newest in runs/)",
+    )
     parser.add_argument(
         "--against",
         metavar="RUN",
@@ -40,13 +46,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from supervisor.cli.options.run_directory import open_run
+    from supervisor.cli.options.run_directory import newest_run, open_run
     from supervisor.report.pictures.plots import EVERY
     from supervisor.report.write import build_comparison, build_document, write_report
     from supervisor.storage.files.private_files import write_private
 
     kind = _format(args.format, args.output)
-    rundir = open_run(args.run)
+    rundir = open_run(args.run or newest_run())
     output = args.output
     if args.against is not None:
         other = open_run(args.against)

@@ -16,7 +16,7 @@ from supervisor.cli.options import option_values
 from supervisor.cli.options.command_parser import TRAINING_EXIT_CODES
 from supervisor.cli.options.node_seat import run_node, seat_of
 from supervisor.cli.options.ranks_options import add_node_rank, add_nproc_option, ranks_again
-from supervisor.cli.options.run_directory import open_run
+from supervisor.cli.options.run_directory import newest_run, open_run
 from supervisor.cli.options.settings_options import add_set_option, check_detectors
 from supervisor.errors import UsageError
 from supervisor.ranks import RankLaunch
@@ -31,7 +31,13 @@ EXIT_CODES = TRAINING_EXIT_CODES
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", type=option_values.path, help="a run directory")
+    parser.add_argument(
+        "run",
+        metavar="RUN",
+        type=option_values.path,
+        nargs="?",
+        help="a run directory (default: the newest in runs/ that can be continued)",
+    )
     parser.add_argument(
         "--from",
         dest="resume_from",
@@ -54,6 +60,8 @@ def execute(args: argparse.Namespace) -> int:
     wish = args.resume_from
     if wish is not None and wish not in ("last-stable", "latest") and not wish.isdecimal():
         raise UsageError(f"resume: --from {wish}: give last-stable, latest or a step")
+    if args.run is None:
+        args.run = newest_run(to_resume=True)
     return continue_run(args)
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from supervisor.cli.options import option_values
+from supervisor.cli.options.run_directory import newest_run
 from supervisor.errors import UsageError
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="RUN|DIR",
         type=option_values.path,
         nargs="?",
-        help="a run directory, or a folder of runs",
+        help="a run directory, or a folder of runs (default: the newest run in runs/)",
     )
     parser.add_argument("--demo", action="store_true", help="simulated data, no run needed")
     parser.add_argument("--once", action="store_true", help="print one frame and end")
@@ -67,8 +68,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    if (args.run is None) != args.demo:
+    if args.run is not None and args.demo:
         raise UsageError("watch: give one of RUN and --demo")
+    if args.run is None and not args.demo:
+        args.run = newest_run()
     if args.serve:
         return _serve(args)
     for name in ("port", "host", "token"):

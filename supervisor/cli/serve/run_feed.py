@@ -95,6 +95,7 @@ class RunFeed:
             "state": view.state,
             "tone": _tone(view),
             "ended": view.ended,
+            "first_lines": list(view.first_lines),
             "attempt": view.attempt,
             "rows": self._rows(),
             "facts": {**record_cells(view), **_risk(view), **view.facts},

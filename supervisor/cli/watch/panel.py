@@ -37,7 +37,10 @@ def build_panel(view: WatchView, width: int = WIDTH, height: int | None = None) 
     """
     inner = max(20, width - 4)
     lines = (height or HEIGHT) - 2
-    figures = _figures(view, inner, most=max(2, lines // 3))
+    figures: list[RenderableType] = [
+        Text(text, no_wrap=True, overflow="ellipsis") for text in view.first_lines
+    ]
+    figures += _figures(view, inner, most=max(2, lines // 3))
     figures += [Text(text, "bold yellow") for text in view.shortfalls[:1]]
     figures += rank_rows(view.ranks, most=max(2, lines // 4))
     room = max(3, lines - len(figures))

@@ -36,6 +36,7 @@ from supervisor.events.step_events import (
     RollbackEvent,
     UpdateSkipped,
 )
+from supervisor.first_lines import first_lines
 from supervisor.ranks import LEAD_RANK
 from supervisor.records import StepRecord
 from supervisor.risk_lines import RiskLines
@@ -99,6 +100,14 @@ class RunView:
             lines=self._policy_lines(),
             ranks=read_ranks(self._rundir, now_s),
             shortfalls=[one.sentence for one in found],
+            first_lines=first_lines(
+                "supervisor_died" if state == "died" else run.state,
+                events,
+                self._rundir.root,
+                last_step=run.last_step,
+                reason=_why(events) if ended else "" if state == TRAINING else state,
+                shortfalls=found,
+            ),
         )
 
     def _policy_lines(self) -> RiskLines:
@@ -169,6 +178,11 @@ def steps_a_second(rows: np.ndarray) -> float:
     times = rows["time"][rows["attempt"] == rows["attempt"][-1]][-RATE_STEPS:]
     took_s = float(times[-1] - times[0])
     return (len(times) - 1) / took_s if took_s > 0 else 0.0
+
+
+def _why(events: list[JournalEvent]) -> str:
+    """Why the run has ended, as its supervisor has said last."""
+    return next((e.reason for e in reversed(events) if isinstance(e, (RunFinished, GaveUp))), "")
 
 
 def _line(event: JournalEvent) -> WatchEvent:

@@ -67,6 +67,7 @@ class WatchView:
         lines: of the run's policy.
         ranks: one line for each, if there are several.
         shortfalls: what cannot be relied on, worst first.
+        first_lines: see `supervisor/first_lines.py`; empty for what is no run.
     """
 
     title: str
@@ -80,6 +81,7 @@ class WatchView:
     observed: Mapping[str, float] = field(default_factory=dict)
     facts: Mapping[str, str] = field(default_factory=dict)
     shortfalls: Sequence[str] = ()
+    first_lines: Sequence[str] = ()
     ended: bool = False
     lines: RiskLines = field(default_factory=lambda: RiskLines.of(PolicySettings()))
     ranks: Sequence[RankLine] = ()
@@ -92,6 +94,7 @@ def as_json(view: WatchView) -> dict[str, Any]:
         "run": view.title,
         "state": view.state,
         "ended": view.ended,
+        "first_lines": list(view.first_lines),
         "attempt": view.attempt,
         "step": record.step if record is not None else None,
         "loss": record.loss if record is not None and record.loss_seen else None,

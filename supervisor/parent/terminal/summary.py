@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from supervisor.events.event import JournalEvent
+from supervisor.first_lines import first_lines
 from supervisor.parent.terminal.open_line import OpenLine
 from supervisor.parent.terminal.outcome import EXIT_INTERRUPTED, Outcome
 from supervisor.records import ExitCause, WorkerExit
@@ -59,42 +60,36 @@ def describe_next(attempt: int, checkpoint_step: int | None, delay_s: float) -> 
 def closing_lines(
     outcome: Outcome,
     run_dir: Path,
+    events: Sequence[JournalEvent],
     *,
-    attempts: int,
+    last_step: int | None,
     report: Path | None,
     treated: Sequence[str] = (),
     shortfalls: Sequence[Shortfall] = (),
 ) -> list[str]:
-    """Returns the closing lines: what happened, where the report is, how to continue.
+    """Returns the closing lines: the four of `first_lines`, what else is to be known, the report.
 
     Args:
         outcome: of the run.
         run_dir: as the user gave it.
-        attempts: how many this command made.
+        events: of the whole run.
+        last_step: that was trained.
         report: where it lies, None without one.
-        treated: what was done to the training, in words.
+        treated: what else was done to the training, in words.
         shortfalls: what of it cannot be relied on.
     """
-    tries = f" after {attempts} attempts" if attempts > 1 else ""
-    done = list(treated)
-    if outcome.state == "completed":
-        end = f"completed{tries}, but not all is well" if shortfalls else f"completed{tries}"
-        lines = [", ".join([end, *done[:1]])]
-        done = done[1:]
-    elif outcome.state == "gave_up":
-        lines = [f"gave up{tries}: {outcome.reason}"]
-    elif outcome.state == "failed":
-        lines = [f"not tried again, another attempt would not help: {outcome.reason}"]
-    else:
-        lines = [f"interrupted: {outcome.reason}"]
-        if outcome.exit_code != EXIT_INTERRUPTED:
-            lines.append(
-                "no checkpoint was made yet: a resume starts the training from the beginning"
-            )
-    lines += done
+    *lines, next_ = first_lines(
+        outcome.state,
+        events,
+        run_dir,
+        last_step=last_step,
+        reason=outcome.reason,
+        shortfalls=shortfalls,
+    )
+    if outcome.state == "interrupted" and outcome.exit_code != EXIT_INTERRUPTED:
+        lines.append("no checkpoint was made yet: a resume starts the training from the beginning")
+    lines += treated
     lines += [f"{one.sentence} {one.advice}" for one in shortfalls]
     if report is not None:
         lines.append(f"report: {report}")
-    if outcome.state in ("gave_up", "interrupted"):
-        lines.append(f"continue with: supervisor resume {shlex.quote(str(run_dir))}")
-    return lines
+    return [*lines, next_]

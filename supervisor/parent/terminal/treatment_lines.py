@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -71,12 +70,3 @@ class TreatmentLines:
         why = f" ({reason})" if reason else ""
         more = "; the next ones like it are counted" if kind.times == TOLD_EACH else ""
         return [f"{verb} at step {event.step}: {name}{said}{why}{more}"]
-
-
-def sum_up(treatments: Counter[str]) -> str:
-    """Returns ``3 treatments: 2 skip_update, rollback``; empty without one."""
-    total = sum(treatments.values())
-    if not total:
-        return ""
-    names = [name if times == 1 else f"{times} {name}" for name, times in treatments.items()]
-    return f"{total} treatment{'s' if total > 1 else ''}: {', '.join(names)}"

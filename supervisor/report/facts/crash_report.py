@@ -239,6 +239,7 @@ class CrashReport:
     end: str
     title: str
     verdict: str
+    first_lines: tuple[str, ...] = ()
     root_cause: str
     root_cause_sentence: str
     overcome: bool = False

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.events.event import JournalEvent
+from supervisor.events.parsing import parse_event
 from supervisor.parent.terminal.outcome import Outcome, gave_up, interrupted
 from supervisor.parent.terminal.summary import Teller, closing_lines, describe_exit, describe_next
 from supervisor.records import ExitCause, WorkerExit
@@ -12,22 +14,35 @@ DONE = Outcome(state="completed", exit_code=0, reason="completion marker")
 
 
 def lines(outcome: Outcome, attempts: int = 1, report: Path | None = None) -> list[str]:
-    return closing_lines(outcome, Path("runs/my run"), attempts=attempts, report=report)
+    began = [started(number) for number in range(1, attempts + 1)]
+    return closing_lines(outcome, Path("runs/my run"), began, last_step=599, report=report)
 
 
-def test_a_run_without_trouble_ends_in_one_word() -> None:
-    assert lines(DONE) == ["completed"]
+def started(attempt: int) -> JournalEvent:
+    return parse_event({"kind": "attempt_started", "attempt": attempt})
 
 
-def test_the_end_names_attempts_and_report() -> None:
-    assert lines(DONE, attempts=3, report=Path("r.html")) == [
-        "completed after 3 attempts",
-        "report: r.html",
+def test_a_run_without_trouble_ends_in_four_lines() -> None:
+    assert lines(DONE) == [
+        "completed at step 599",
+        "not resumed, trained in one go",
+        "not treated",
+        "next: supervisor report 'runs/my run'",
     ]
 
 
+def test_the_end_names_attempts_and_report() -> None:
+    first, *_, report, _ = lines(DONE, attempts=3, report=Path("r.html"))
+
+    assert first == "completed at step 599, after 3 attempts"
+    assert report == "report: r.html"
+
+
 def test_who_can_go_on_is_told_how() -> None:
-    assert lines(gave_up("crash limit"))[-1] == "continue with: supervisor resume 'runs/my run'"
+    first, *_, last = lines(gave_up("crash limit"))
+
+    assert first == "given up at step 599: crash limit"
+    assert last == "next: supervisor resume 'runs/my run'"
 
 
 @pytest.mark.parametrize(("has_checkpoint", "code"), [(True, 75), (False, 143)])

@@ -14,7 +14,7 @@ from supervisor.parent.terminal.attempt_log import AttemptLog
 from supervisor.parent.terminal.open_line import OpenLine
 from supervisor.parent.terminal.output import OutputPump
 from supervisor.parent.terminal.summary import Teller
-from supervisor.parent.terminal.treatment_lines import TreatmentLines, sum_up
+from supervisor.parent.terminal.treatment_lines import TreatmentLines
 from supervisor.storage.journal.treatments import count_treatments
 from tests.journals import event
 
@@ -78,12 +78,6 @@ def test_an_update_that_is_left_out_without_an_action_is_told() -> None:
     assert TreatmentLines().of([skipped]) == [
         "treated at step 4: skip_update (ordered after failures)"
     ]
-
-
-def test_the_last_words_count_by_name() -> None:
-    assert sum_up(Counter()) == ""
-    assert sum_up(Counter(rollback=1)) == "1 treatment: rollback"
-    assert sum_up(Counter(skip_update=2, rollback=1)) == "3 treatments: 2 skip_update, rollback"
 
 
 @pytest.mark.parametrize("has_terminal", [True, False])
