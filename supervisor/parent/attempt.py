@@ -32,6 +32,7 @@ from supervisor.parent.process.signals import (
 from supervisor.parent.process.step_log_process import StepLogProcess
 from supervisor.parent.restarts.exits import ProcessEnding, classify
 from supervisor.parent.run_log import RunLog
+from supervisor.parent.standard_input import StandardInput
 from supervisor.parent.taken_over import check_lease
 from supervisor.parent.terminal.attempt_log import AttemptLog
 from supervisor.parent.terminal.output import OutputPump, read_tail
@@ -84,6 +85,7 @@ class AttemptContext:
     step_log: StepLogProcess | None = None
     agent: AgentProcess | None = None
     members: Members | None = None
+    stdin: StandardInput | None = None
     handover: Handover = field(default_factory=lambda: Handover(0))
     starts: KnownStarts = field(default_factory=KnownStarts)
     worker_command: Sequence[str] = DEFAULT_COMMAND
@@ -147,6 +149,8 @@ class Attempt:
         s = self._s
         limit = int(s.spec.settings.limits.log_mib * 2**20)
         s.handover.clear()
+        if s.stdin is not None:
+            s.stdin.begin_attempt()
         oom_kills = count_oom_kills()
         outputs = [
             OutputPump(
@@ -159,6 +163,8 @@ class Attempt:
         except OSError:
             for output in outputs:
                 output.finish()
+            if s.stdin is not None:
+                s.stdin.end_attempt()
             raise
         watchdog = Watchdog(
             s.spec.settings.watchdog,
@@ -185,6 +191,8 @@ class Attempt:
             self._guarded("handover", self._take_over)
             self._guarded("journal", s.run_log.merge)
             self._feed.close()
+            if s.stdin is not None:
+                s.stdin.end_attempt()
             s.starts.attempt_ended(watchdog, hung=self._hang is not None)
         if left:
             s.run_log.left_behind(left, completed=done)
@@ -207,10 +215,9 @@ class Attempt:
                 outputs[0],
                 worker=s.worker_command,
                 handover=s.handover.paths,
+                given=s.stdin.paths if s.stdin is not None else (),
             )
-        line = worker_command(
-            s.spec, self._number, self._lead.rank, s.worker_command, s.handover.paths
-        )
+        line = self._line()
         if s.members is not None:
             return AllNodes(
                 s.members,
@@ -222,6 +229,13 @@ class Attempt:
             )
         return RankProcesses(
             s.agent, line, outputs, meets_within_s=MEETS_WITHIN_S, place=one_node(s.spec.ranks)
+        )
+
+    def _line(self) -> list[str]:
+        s = self._s
+        given = s.stdin.paths if s.stdin is not None else ()
+        return worker_command(
+            s.spec, self._number, self._lead.rank, s.worker_command, s.handover.paths, given
         )
 
     def _look(self, process: Processes, watchdog: Watchdog, outputs: Sequence[OutputPump]) -> None:
@@ -241,6 +255,7 @@ class Attempt:
             self._guarded("fast-forward", lambda: self._tell_replay(now_s))
             self._guarded("preemption", self._heed_notice)
             self._guarded("note", self._tell_executed)
+            self._guarded("standard input", lambda: self._look_at_input(process))
             self._guarded("notices", self._look_at_notices)
             self._guarded("step log", self._look_at_step_log)
             self._guarded("pictures", lambda: self._s.pictures.look(self._feed.last_step))
@@ -474,15 +489,20 @@ class Attempt:
                 "its exit code is the run's"
             )
 
+    def _look_at_input(self, process: Processes) -> None:
+        if self._s.stdin is None:
+            return
+        for told in self._s.stdin.news():
+            self._s.run_log.warn(told)
+        if self._s.stdin.is_wrong:
+            process.send(signal.SIGKILL)
+
     def _ends_itself(self, process: Processes) -> str:
         """Ends what goes on in the background of a script that has ended without a step."""
         s = self._s
         if s.agent is not None or any(watch.feed.has_stepped for watch in self._watches):
             return ""
-        line = worker_command(
-            s.spec, self._number, self._lead.rank, s.worker_command, s.handover.paths
-        )
-        ended = process.family.end_copies(line, s.spec.target)
+        ended = process.family.end_copies(self._line(), s.spec.target)
         if not ended:
             return ""
         return (

@@ -31,6 +31,7 @@ from supervisor.worker.interception.patches_process import (
 from supervisor.worker.process.exit_request import LOADING, SHORT, ExitRequest
 from supervisor.worker.process.program import Program
 from supervisor.worker.process.script_signals import script_signals
+from supervisor.worker.process.standard_input import KeptInput
 from supervisor.worker.process.torch_arrival import TorchArrival
 from supervisor.worker.process.uncaught import exit_code, show, take_out_our_frames
 
@@ -52,6 +53,9 @@ def main(arguments: list[str], environment: Mapping[str, str] | None = None) -> 
     rank = options.rank if given.place.is_alone else given.place.rank
     _hand_over(options.handover.split(","), given.place.local_rank)
     die_with_parent(given.parent)
+    if options.input:
+        relay, asks, *now = options.input.split(",")
+        KeptInput(relay, asks).install(now=bool(now))
     stacks = rundir.stacks(options.attempt, rank)
     rundir.make(stacks.parent)
     script_signals.install(rundir.signals(rank), stacks)
@@ -392,6 +396,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--attempt", type=int, required=True)
     parser.add_argument("--rank", type=int, default=0)
     parser.add_argument("--handover", default="")
+    parser.add_argument("--input", default="")
     parser.add_argument("--kind", choices=("script", "function", "module"), required=True)
     parser.add_argument("--target", required=True)
     parser.add_argument("--function")

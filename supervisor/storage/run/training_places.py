@@ -61,7 +61,7 @@ class PlaceRecorder:
 
     def note(self, *, loads: bool = False) -> None:
         """Called in the training's thread, from a forward or a batch."""
-        key = []
+        key: list[tuple[CodeType, int]] = []
         frame: FrameType | None = sys._getframe(1)
         while frame is not None and len(key) < _TOLD_APART_BY:
             if not self._is_passed_over(frame.f_code):
