@@ -12,6 +12,7 @@ import fcntl
 import os
 import select
 import stat
+import sys
 import threading
 from dataclasses import dataclass
 from typing import IO
@@ -226,9 +227,11 @@ class StandardInput:
 
 
 def _mode() -> int:
+    if sys.stdin is None:  # closed when this process began: another file may have its number
+        return 0
     try:
         return os.fstat(_STDIN).st_mode
-    except OSError:  # closed
+    except OSError:
         return 0
 
 

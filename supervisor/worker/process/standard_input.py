@@ -35,7 +35,8 @@ class KeptInput:
                 io.BufferedReader(raw), sys.stdin.encoding, sys.stdin.errors, newline="\n"
             )
             stream.mode = "r"
-            sys.stdin = sys.__stdin__ = stream
+            sys.stdin = stream
+            sys.__dict__["__stdin__"] = stream
         if now:
             self.begin()
         read = os.read
@@ -74,14 +75,10 @@ class _AskingFile(io.FileIO):
         super().__init__(_STDIN, "rb", closefd=False)
         self._kept = kept
 
-    def readinto(self, buffer: Any, /) -> int | None:  # type: ignore[override]
+    def readinto(self, buffer: Any, /) -> Any:
         self._kept.begin()
         return super().readinto(buffer)
 
-    def readall(self) -> bytes | None:  # type: ignore[override]
+    def readall(self) -> Any:
         self._kept.begin()
         return super().readall()
-
-    def read(self, size: int | None = -1, /) -> bytes | None:
-        self._kept.begin()
-        return super().read(-1 if size is None else size)
