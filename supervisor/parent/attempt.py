@@ -39,7 +39,7 @@ from supervisor.parent.terminal.output import OutputPump, read_tail
 from supervisor.parent.watching import hang
 from supervisor.parent.watching.known_starts import KnownStarts
 from supervisor.parent.watching.live_pictures import LivePictures
-from supervisor.parent.watching.place_of_silence import Place, find_place, last_dump, waits_in
+from supervisor.parent.watching.place_of_silence import Standing, find_place, last_dump, waits_in
 from supervisor.parent.watching.preemption import PreemptionWatch
 from supervisor.parent.watching.rank_watch import GroupFeed, RankWatch
 from supervisor.parent.watching.replica import Replica
@@ -464,15 +464,17 @@ class Attempt:
             places.append(find_place(threads, read_places(rundir.places(watch.rank))))
             waiting = waiting or waits_in(threads)
         if self._is_completed():
-            places = [Place.OVER]
-        if Place.TRAINING in places:
+            places = [Standing.OVER]
+        if Standing.TRAINING in places:
             return False
         limit_s = watchdog.found_elsewhere(now_s)
-        self._is_over = all(place is Place.OVER for place in places)
+        self._is_over = all(place is Standing.OVER for place in places)
         if watchdog.silent_s(now_s) > limit_s:
             return False
         self._is_over = False
-        what = "waits for standard input" if Place.INPUT in places else "no training is under way"
+        what = (
+            "waits for standard input" if Standing.INPUT in places else "no training is under way"
+        )
         told = f"no step for {watchdog.since_step_s(now_s):.0f} s, but {what}: in {waiting or '?'}"
         if waiting not in self._told_waits:
             self._told_waits.add(waiting)

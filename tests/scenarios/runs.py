@@ -62,10 +62,10 @@ def plain(
     text: str,
     arguments: Sequence[str] = ("out.pt",),
     *,
-    given: str | None = None,
+    fed: str | None = None,
 ) -> Ended:
     """Runs a script with plain python, in a process started for it."""
-    return _run(folder, text, [sys.executable, "script.py", *arguments], given=given)
+    return _run(folder, text, [sys.executable, "script.py", *arguments], fed=fed)
 
 
 def train_plainly(folder: Path, text: str, arguments: Sequence[str] = ("out.pt",)) -> Ended:
@@ -88,12 +88,12 @@ def supervised(
     faults: str = "",
     timeout_s: float = TIMEOUT_S,
     executed: bool = False,
-    given: str | None = None,
+    fed: str | None = None,
 ) -> Ended:
     """Runs a script under `supervisor run`, with reports off and short waits.
 
     Args:
-        given: what comes on standard input, by a pipe.
+        fed: what comes on standard input, by a pipe.
         executed: the worker is executed as it is by users; else it is a fork of a process that
             has torch already.
     """
@@ -104,7 +104,7 @@ def supervised(
     for setting in given:
         line += ["--set", setting]
     line += ["script.py", *arguments]
-    return _run(folder, text, line, timeout_s=timeout_s, given=given)
+    return _run(folder, text, line, timeout_s=timeout_s, fed=fed)
 
 
 def supervisor_command() -> list[str]:
@@ -117,9 +117,9 @@ def _command(executed: bool) -> list[str]:
     return [sys.executable, str(_READY_PARENT), _READY.address]
 
 
-def again(ended: Ended, *words: str, executed: bool = False, given: str | None = None) -> Ended:
+def again(ended: Ended, *words: str, executed: bool = False, fed: str | None = None) -> Ended:
     """Runs another `supervisor` command in the same folder."""
-    return _finish(ended.folder, [*_command(executed), *words], given=given)
+    return _finish(ended.folder, [*_command(executed), *words], fed=fed)
 
 
 def differences(one: Any, other: Any, path: str = "") -> list[str]:
@@ -144,15 +144,15 @@ def _run(
     line: list[str],
     *,
     timeout_s: float = TIMEOUT_S,
-    given: str | None = None,
+    fed: str | None = None,
 ) -> Ended:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "script.py").write_text(text)
-    return _finish(folder, line, timeout_s=timeout_s, given=given)
+    return _finish(folder, line, timeout_s=timeout_s, fed=fed)
 
 
 def _finish(
-    folder: Path, line: list[str], *, timeout_s: float = TIMEOUT_S, given: str | None = None
+    folder: Path, line: list[str], *, timeout_s: float = TIMEOUT_S, fed: str | None = None
 ) -> Ended:
     done = subprocess.run(
         line,
@@ -161,7 +161,7 @@ def _finish(
         capture_output=True,
         text=True,
         timeout=timeout_s,
-        input=given,
+        input=fed,
     )
     return Ended(folder, done.returncode, done.stdout, done.stderr)
 

@@ -20,29 +20,33 @@ def train(steps=12):
         optimizer.step()
         print("step", step, loss.item(), flush=True)
     torch.save(net.state_dict(), sys.argv[1])
+def upload():
+    # until the parent has looked at its stacks: by then it was silent for too long
+    stacks = "run/logs/attempt_1/stacks_0.txt"
+    while not os.path.exists(stacks) or not os.path.getsize(stacks): time.sleep(0.05)
+    time.sleep(1)
+    print("uploaded", flush=True)
 """
 IMPATIENT = (
-    *("watchdog.hang_timeout_s=0.5", "watchdog.stack_interval_s=0.1"),
+    *("watchdog.hang_timeout_s=4", "watchdog.stack_interval_s=0.1"),
     *("watchdog.stack_dumps=1", "checkpoint.every_steps=5"),
 )
 UPLOADS = {
-    "in the script": "train()\ntime.sleep(4)\nprint('uploaded')\n",
-    "by a command": "import subprocess\ntrain()\nsubprocess.run(['sleep', '4'])\nprint('uploaded')\n",
+    "in the script": "train()\nupload()\n",
     "by a pool": (
         "from concurrent.futures import ThreadPoolExecutor\n"
-        "pool = ThreadPoolExecutor(1)\ntrain()\npool.submit(time.sleep, 4)\nprint('uploaded')\n"
+        "pool = ThreadPoolExecutor(1)\ntrain()\npool.submit(upload)\n"
     ),
-    "at exit": "import atexit\natexit.register(time.sleep, 4)\ntrain()\nprint('uploaded')\n",
+    "at exit": "import atexit\natexit.register(upload)\ntrain()\n",
     "through a queue": (
         "import queue\nq = queue.Queue()\n"
-        "def send():\n    while True: q.get(); time.sleep(4); q.task_done()\n"
-        "threading.Thread(target=send, daemon=True).start()\n"
-        "train()\nq.put(1)\nq.join()\nprint('uploaded')\n"
+        "def send():\n    while True: q.get(); upload(); q.task_done()\n"
+        "threading.Thread(target=send, daemon=True).start()\ntrain()\nq.put(1)\nq.join()\n"
     ),
     "by a child": (
         "import multiprocessing\n"
-        "child = multiprocessing.get_context('fork').Process(target=time.sleep, args=(6,))\n"
-        "child.start()\ntrain()\nprint('uploaded')\n"
+        "child = multiprocessing.get_context('fork').Process(target=upload)\n"
+        "child.start()\ntrain()\n"
     ),
 }
 
@@ -72,7 +76,7 @@ def test_a_thread_that_never_ends_is_ended_in_the_end_and_the_run_is_completed(
     viewer = "def view():\n    while True: time.sleep(0.1)\nthreading.Thread(target=view).start()\n"
     script = TRAINING + viewer + "train()\n"
 
-    ended = supervised(tmp_path, script, settings=(*IMPATIENT, "watchdog.idle_timeout_s=2"))
+    ended = supervised(tmp_path, script, settings=(*IMPATIENT, "watchdog.idle_timeout_s=9"))
 
     assert ended.returncode == 0, ended.stderr
     assert len(steps_of(ended.stdout)) == 12

@@ -59,9 +59,9 @@ def script(read: str = READS["line by line"]) -> str:
 )
 def test_a_pipe_is_read_again_from_its_beginning_after_a_kill(tmp_path: Path, how: str) -> None:
     text = script(READS[how])
-    there = plain(tmp_path / "plain", text, given=rows())
+    there = plain(tmp_path / "plain", text, fed=rows())
 
-    ended = supervised(tmp_path / "run", text, given=rows(), settings=EVERY, faults=KILLED)
+    ended = supervised(tmp_path / "run", text, fed=rows(), settings=EVERY, faults=KILLED)
 
     assert ended.returncode == there.returncode == 0, ended.stderr
     assert there.stdout.strip() in ended.stdout
@@ -73,7 +73,7 @@ def test_a_pipe_is_read_again_from_its_beginning_after_a_kill(tmp_path: Path, ho
 
 
 def test_a_file_is_put_back_to_where_the_run_began_in_it_and_is_not_copied(tmp_path: Path) -> None:
-    there = plain(tmp_path / "plain", script(), given=rows())
+    there = plain(tmp_path / "plain", script(), fed=rows())
     data = tmp_path / "data.txt"
     data.write_text("a first line that somebody else has read\n" + rows())
 
@@ -88,13 +88,13 @@ def test_a_file_is_put_back_to_where_the_run_began_in_it_and_is_not_copied(tmp_p
 
 def test_a_resume_reads_what_was_kept_without_the_pipe(tmp_path: Path) -> None:
     text = script(READS["at once"])
-    there = plain(tmp_path / "plain", text, given=rows())
+    there = plain(tmp_path / "plain", text, fed=rows())
     asked = supervised(
-        tmp_path / "run", text, given=rows(), settings=EVERY, faults="[{kind: sigterm, step: 20}]"
+        tmp_path / "run", text, fed=rows(), settings=EVERY, faults="[{kind: sigterm, step: 20}]"
     )
     assert asked.returncode == 75, asked.stderr
 
-    ended = again(asked, "resume", "run", given="")
+    ended = again(asked, "resume", "run", fed="")
 
     assert ended.returncode == 0, ended.stderr
     assert differences(ended.result(), there.result()) == []
@@ -103,7 +103,7 @@ def test_a_resume_reads_what_was_kept_without_the_pipe(tmp_path: Path) -> None:
 def test_a_pipe_longer_than_is_kept_is_said_at_once_and_not_trained_without(tmp_path: Path) -> None:
     limit = (*EVERY, "limits.stdin_mib=0.001")
 
-    ended = supervised(tmp_path, script(), given=rows(), settings=limit, faults=KILLED)
+    ended = supervised(tmp_path, script(), fed=rows(), settings=limit, faults=KILLED)
 
     assert ended.returncode == 70
     assert "limits.stdin_mib" in ended.stderr

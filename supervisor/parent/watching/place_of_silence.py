@@ -30,7 +30,7 @@ _LOOPS = (
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 
-class Place(Enum):
+class Standing(Enum):
     """Where the training's thread stands.
 
     TRAINING: within the loop that has trained, or it cannot be told. BETWEEN: elsewhere, but a loop
@@ -62,7 +62,7 @@ def last_dump(text: str) -> list[tuple[int, list[Frame]]]:
 
 def find_place(
     threads: Sequence[tuple[int, Sequence[Frame]]], known: Sequence[TrainingPlace]
-) -> Place:
+) -> Standing:
     """Returns where a script stands.
 
     Args:
@@ -70,20 +70,20 @@ def find_place(
         known: places where this attempt has trained.
     """
     if not threads or not known:
-        return Place.TRAINING
+        return Standing.TRAINING
     main, frames = threads[-1]
     if frames and frames[0][0].endswith(_READS_INPUT):
-        return Place.INPUT
+        return Standing.INPUT
     sources = _Sources()
     computing = {place.thread for place in known if not place.loads}
-    found = Place.OVER
+    found = Standing.OVER
     for thread, stack in threads:
         if thread == main or thread in computing:
             for place in known:
                 here = _compare(sources, stack, place)
-                if here is Place.TRAINING:
+                if here is Standing.TRAINING:
                     return here
-                found = here if here is Place.BETWEEN else found
+                found = here if here is Standing.BETWEEN else found
     return found
 
 
@@ -99,9 +99,9 @@ def waits_in(threads: Sequence[tuple[int, Sequence[Frame]]]) -> str:
     return ""
 
 
-def _compare(sources: _Sources, stack: Sequence[Frame], place: TrainingPlace) -> Place:
+def _compare(sources: _Sources, stack: Sequence[Frame], place: TrainingPlace) -> Standing:
     """The innermost loop around a place is the one that trains; those further out repeat it."""
-    here = Place.OVER
+    here = Standing.OVER
     trains = False
     for depth, (file, line) in enumerate(place.frames):
         span = sources.loop(file, line)
@@ -114,8 +114,8 @@ def _compare(sources: _Sources, stack: Sequence[Frame], place: TrainingPlace) ->
         for at_file, at_line, _ in stack:
             if at_file == file and span[0] <= at_line <= span[1]:
                 if not trains or at_line != line:
-                    return Place.TRAINING
-                here = Place.BETWEEN
+                    return Standing.TRAINING
+                here = Standing.BETWEEN
         trains = True
     return here
 
