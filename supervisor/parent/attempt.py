@@ -190,6 +190,7 @@ class Attempt:
             watchdog.saw_steps(self._guarded("steps", self._take_steps) or 0, time.monotonic())
             self._guarded("handover", self._take_over)
             self._guarded("journal", s.run_log.merge)
+            self._guarded("note", self._tell_executed)
             self._feed.close()
             if s.stdin is not None:
                 s.stdin.end_attempt()

@@ -76,7 +76,9 @@ def test_a_thread_that_never_ends_is_ended_in_the_end_and_the_run_is_completed(
     viewer = "def view():\n    while True: time.sleep(0.1)\nthreading.Thread(target=view).start()\n"
     script = TRAINING + viewer + "train()\n"
 
-    ended = supervised(tmp_path, script, settings=(*IMPATIENT, "watchdog.idle_timeout_s=9"))
+    ended = supervised(
+        tmp_path, script, settings=(*IMPATIENT, "watchdog.idle_timeout_s=9"), executed=True
+    )
 
     assert ended.returncode == 0, ended.stderr
     assert len(steps_of(ended.stdout)) == 12
@@ -85,8 +87,7 @@ def test_a_thread_that_never_ends_is_ended_in_the_end_and_the_run_is_completed(
 
 
 def test_a_hang_within_the_loop_that_trains_is_still_one(tmp_path: Path) -> None:
-    hangs = "        if step == 8 and not os.path.exists('hung'):\n" + (
-        "            open('hung', 'w').close()\n            threading.Lock().acquire()\n"
+    hangs = "        if step == 8 and not os.path.exists('run/logs/attempt_2'):\n" + (
         "            threading.Event().wait()\n"
     )
     script = TRAINING.replace("        print(", hangs + "        print(") + "train()\n"

@@ -90,7 +90,11 @@ def test_a_resume_reads_what_was_kept_without_the_pipe(tmp_path: Path) -> None:
     text = script(READS["at once"])
     there = plain(tmp_path / "plain", text, fed=rows())
     asked = supervised(
-        tmp_path / "run", text, fed=rows(), settings=EVERY, faults="[{kind: sigterm, step: 20}]"
+        tmp_path / "run",
+        text,
+        fed=rows(),
+        settings=EVERY,
+        faults="[{kind: sigterm_parent, step: 20}]",
     )
     assert asked.returncode == 75, asked.stderr
 
