@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from torch.compiler import is_dynamo_compiling
 
-from supervisor.worker.interception.instrument import Seen
 from supervisor.worker.interception.outside_dynamo import run_plainly
+from supervisor.worker.interception.training_hooks import Seen
 
 
 def watch_random_states(session: Seen) -> None:
