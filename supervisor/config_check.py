@@ -64,6 +64,7 @@ LIMITS: Mapping[str, tuple[float, float]] = {
     "depths": (1, math.inf),
     "hang_timeout_s": (0.01, math.inf),  # 0 would call every training hung
     "first_step_timeout_s": (0.01, math.inf),
+    "idle_timeout_s": (0.01, math.inf),
     "seed": (0, 2**32 - 1),
     "metrics_port": (0, 65535),
 }

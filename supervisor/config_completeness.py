@@ -19,8 +19,10 @@ _UNCOUNTED = frozenset(
         "limits.alerts_at_once",
         "limits.every_steps",
         "limits.log_mib",
+        "limits.stdin_mib",
         "limits.treatments_at_once",
         "observed_max_gib",
+        "watchdog.idle_timeout_s",
     }
 )
 """Keys that were added before files said how many they hold; the first version had none of them,

@@ -80,6 +80,9 @@ class WatchdogSettings:
     stack_dumps: int = 2
     """Dumps of all stacks before a hung worker is ended, `stack_interval_s` apart."""
     stack_interval_s: float = 5.0
+    idle_timeout_s: float = 1800.0
+    """As long where no training was under way, and ten times where a process of the script's
+    computes: uploads of a run's files took up to 20 minutes (wandb/wandb#4441)."""
 
 
 @dataclass
@@ -182,6 +185,9 @@ class LimitSettings:
     """Treatments of one name and cause that are written one by one: more are no single cure."""
     every_steps: int = 500
     """After these one in so many steps is written, with the number left out: 2,000 in a million."""
+    stdin_mib: float = 64.0
+    """Of a pipe, what the script reads from standard input is kept for later attempts up to this: a
+    million lines of a few numbers each."""
 
 
 NOTICE_EVENTS = ("treated", "restart", "hang", "gave_up", "preempted", "completed", "sick")

@@ -32,12 +32,14 @@ from supervisor.parent.process.signals import (
 from supervisor.parent.process.step_log_process import StepLogProcess
 from supervisor.parent.restarts.exits import ProcessEnding, classify
 from supervisor.parent.run_log import RunLog
+from supervisor.parent.standard_input import StandardInput
 from supervisor.parent.taken_over import check_lease
 from supervisor.parent.terminal.attempt_log import AttemptLog
 from supervisor.parent.terminal.output import OutputPump, read_tail
 from supervisor.parent.watching import hang
 from supervisor.parent.watching.known_starts import KnownStarts
 from supervisor.parent.watching.live_pictures import LivePictures
+from supervisor.parent.watching.place_of_silence import Standing, find_place, last_dump, waits_in
 from supervisor.parent.watching.preemption import PreemptionWatch
 from supervisor.parent.watching.rank_watch import GroupFeed, RankWatch
 from supervisor.parent.watching.replica import Replica
@@ -52,6 +54,7 @@ from supervisor.storage.run.lease import Lease
 from supervisor.storage.run.replay_progress import describe_replay, replayed_steps
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.run.signal_board import arrived_at
+from supervisor.storage.run.training_places import read_places
 
 POLL_S = 0.2
 LAST_WORDS_S = 5.0
@@ -82,6 +85,7 @@ class AttemptContext:
     step_log: StepLogProcess | None = None
     agent: AgentProcess | None = None
     members: Members | None = None
+    stdin: StandardInput | None = None
     handover: Handover = field(default_factory=lambda: Handover(0))
     starts: KnownStarts = field(default_factory=KnownStarts)
     worker_command: Sequence[str] = DEFAULT_COMMAND
@@ -125,11 +129,15 @@ class Attempt:
         self._broken_since_s: float | None = None
         self._hang: str | None = None
         self._hung_rank: int | None = None
+        self._is_over = False
+        self._is_executed = False
+        self._background = ""
         self._kill_at_s: float | None = None
         self._ends_by_s: float | None = None
         self._slow_look_s = 0.0
         self._signs_of_life = 0
         self._reported: set[str] = set()
+        self._told_waits: set[str] = set()
 
     def run(self) -> list[ProcessEnding]:
         """Returns what is known of each rank when all of them and their descendants have ended.
@@ -141,6 +149,8 @@ class Attempt:
         s = self._s
         limit = int(s.spec.settings.limits.log_mib * 2**20)
         s.handover.clear()
+        if s.stdin is not None:
+            s.stdin.begin_attempt()
         oom_kills = count_oom_kills()
         outputs = [
             OutputPump(
@@ -153,6 +163,8 @@ class Attempt:
         except OSError:
             for output in outputs:
                 output.finish()
+            if s.stdin is not None:
+                s.stdin.end_attempt()
             raise
         watchdog = Watchdog(
             s.spec.settings.watchdog,
@@ -172,11 +184,16 @@ class Attempt:
             if s.lease.taken_by is not None:
                 s.run_log.fall_silent()
             done = len(process.codes) == len(self._watches) and self._is_completed()
+            if done and not s.spec.settings.keep_background:
+                self._background = self._guarded("background", lambda: self._ends_itself(process))
             left = process.end(keep_others=done and s.spec.settings.keep_background)
             watchdog.saw_steps(self._guarded("steps", self._take_steps) or 0, time.monotonic())
             self._guarded("handover", self._take_over)
             self._guarded("journal", s.run_log.merge)
+            self._guarded("note", self._tell_executed)
             self._feed.close()
+            if s.stdin is not None:
+                s.stdin.end_attempt()
             s.starts.attempt_ended(watchdog, hung=self._hang is not None)
         if left:
             s.run_log.left_behind(left, completed=done)
@@ -199,10 +216,9 @@ class Attempt:
                 outputs[0],
                 worker=s.worker_command,
                 handover=s.handover.paths,
+                given=s.stdin.paths if s.stdin is not None else (),
             )
-        line = worker_command(
-            s.spec, self._number, self._lead.rank, s.worker_command, s.handover.paths
-        )
+        line = self._line()
         if s.members is not None:
             return AllNodes(
                 s.members,
@@ -214,6 +230,13 @@ class Attempt:
             )
         return RankProcesses(
             s.agent, line, outputs, meets_within_s=MEETS_WITHIN_S, place=one_node(s.spec.ranks)
+        )
+
+    def _line(self) -> list[str]:
+        s = self._s
+        given = s.stdin.paths if s.stdin is not None else ()
+        return worker_command(
+            s.spec, self._number, self._lead.rank, s.worker_command, s.handover.paths, given
         )
 
     def _look(self, process: Processes, watchdog: Watchdog, outputs: Sequence[OutputPump]) -> None:
@@ -232,6 +255,8 @@ class Attempt:
             self._guarded("memory", lambda: self._sample(process, watchdog))
             self._guarded("fast-forward", lambda: self._tell_replay(now_s))
             self._guarded("preemption", self._heed_notice)
+            self._guarded("note", self._tell_executed)
+            self._guarded("standard input", lambda: self._look_at_input(process))
             self._guarded("notices", self._look_at_notices)
             self._guarded("step log", self._look_at_step_log)
             self._guarded("pictures", lambda: self._s.pictures.look(self._feed.last_step))
@@ -241,7 +266,12 @@ class Attempt:
         self._heed_signals(process, now_s)
         if self._has_failed(process, now_s):
             process.send(signal.SIGKILL)
-        elif self._ends_by_s is None and self._kill_at_s is None and watchdog.is_hanging(now_s):
+        elif (
+            self._ends_by_s is None
+            and self._kill_at_s is None
+            and not self._is_executed
+            and watchdog.is_hanging(now_s)
+        ):
             self._treat_hang(process, watchdog)
 
     def _is_alive(self) -> bool:
@@ -399,10 +429,15 @@ class Attempt:
         evidence = hang.dump_stacks(
             process, settings, rundir, self._number, self._watches, is_back=is_back
         )
+        may_wait = self._guarded("place", lambda: self._may_wait(watchdog, now_s))
+        if evidence is not None and may_wait:
+            return
         if evidence is None:
             stacks = rundir.stacks(self._number, self._lead.rank)
             self._s.run_log.warn(f"the training goes on after a silence: {reason}; see {stacks}")
             return
+        if self._is_over:
+            reason = f"the training is over, but its process did not end by itself: {reason}"
         blamed = f"; {evidence.why}" if evidence.why else ""
         self._hang = reason + blamed + "".join(f"; in {frame}" for frame in evidence.frames[:1])
         self._hung_rank = evidence.rank
@@ -417,10 +452,72 @@ class Attempt:
         process.send(signal.SIGKILL)
         process.wait(hang.GRACE_S)
 
+    def _may_wait(self, watchdog: Watchdog, now_s: float) -> bool:
+        """Whether ranks that are silent stand where nothing was seen to train, and not for too
+        long; said once for each place."""
+        if watchdog.start_silence_s is None:
+            return False
+        places, waiting = [], ""
+        for watch in self._watches:
+            rundir = self._s.rundir
+            stacks = rundir.stacks(self._number, watch.rank)
+            threads = last_dump(stacks.read_text(errors="replace") if stacks.exists() else "")
+            places.append(find_place(threads, read_places(rundir.places(watch.rank))))
+            waiting = waiting or waits_in(threads)
+        if self._is_completed():
+            places = [Standing.OVER]
+        if Standing.TRAINING in places:
+            return False
+        limit_s = watchdog.found_elsewhere(now_s)
+        self._is_over = all(place is Standing.OVER for place in places)
+        if watchdog.silent_s(now_s) > limit_s:
+            return False
+        self._is_over = False
+        what = (
+            "waits for standard input" if Standing.INPUT in places else "no training is under way"
+        )
+        told = f"no step for {watchdog.since_step_s(now_s):.0f} s, but {what}: in {waiting or '?'}"
+        if waiting not in self._told_waits:
+            self._told_waits.add(waiting)
+            limit = f"{limit_s:g} s of silence (watchdog.idle_timeout_s)"
+            self._s.run_log.say(f"{told}: its process is ended after {limit}")
+        return True
+
+    def _tell_executed(self) -> None:
+        note = None if self._is_executed else self._note(self._lead.rank)
+        if note is not None and note.kind == "executed":
+            self._is_executed = True
+            self._s.run_log.say(
+                f"the script has executed {note.message}, which goes on without supervision: "
+                "its exit code is the run's"
+            )
+
+    def _look_at_input(self, process: Processes) -> None:
+        if self._s.stdin is None:
+            return
+        for told in self._s.stdin.news():
+            self._s.run_log.warn(told)
+        if self._s.stdin.is_wrong:
+            process.send(signal.SIGKILL)
+
+    def _ends_itself(self, process: Processes) -> str:
+        """Ends what goes on in the background of a script that has ended without a step."""
+        s = self._s
+        if s.agent is not None or any(watch.feed.has_stepped for watch in self._watches):
+            return ""
+        ended = process.family.end_copies(self._line(), s.spec.target)
+        if not ended:
+            return ""
+        return (
+            f"{s.spec.name} went on in the background (process {ended[0]}, ended), where it cannot "
+            "be supervised: have it stay in the foreground, and put the supervisor there instead: "
+            "nohup supervisor run ... &"
+        )
+
     def _is_completed(self, *ranks: int) -> bool:
         """Whether these ranks came to their end; without any, all of them."""
         notes = map(self._note, ranks or [watch.rank for watch in self._watches])
-        return all(note is not None and note.kind == "completed" for note in notes)
+        return all(note is not None and note.kind in ("completed", "executed") for note in notes)
 
     def _note(self, rank: int) -> ExitNote | None:
         s = self._s
@@ -457,7 +554,9 @@ class Attempt:
             hang=self._hang if self._hung_rank in (None, watch.rank) else None,
             signals_sent=tuple(process.signals_sent.get(watch.rank, ())),
             asked_by=self._s.inbox.stopped_by(ended_s, grace_s),
-            sent_directly=directly,
+            is_over=self._is_over,
+            background=self._background or "",
+            sent_directly=None if self._is_over else directly,
             oom_kills=oom_kills,
             lost=process.lost.get(watch.rank, ""),
             memory=self._memory,

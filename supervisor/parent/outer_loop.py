@@ -126,6 +126,9 @@ class OuterLoop:
             order = replace(order, failures=failures, trained_s=trained_s)
             if not self._give_order(order):
                 return self._asked_to_end("asked to end while the disk had no room")
+            stdin = self.context.stdin
+            if stdin is not None and (no_input := stdin.refused()):
+                return outcomes.gave_up(no_input)
             worker_exit = self._attempt(order)
             check_lease(self._prepared.lease)
             if self._inbox.asked_by is not None:

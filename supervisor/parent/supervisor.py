@@ -21,6 +21,7 @@ from supervisor.parent.process.launch import LaunchSpec
 from supervisor.parent.process.process import DEFAULT_COMMAND
 from supervisor.parent.process.signals import SignalInbox, signal_numbers
 from supervisor.parent.restarts.restart_policy import Backoff
+from supervisor.parent.standard_input import StandardInput
 from supervisor.parent.taken_over import RunTakenOver
 from supervisor.parent.terminal.outcome import RunResult
 from supervisor.parent.terminal.summary import Teller
@@ -138,6 +139,7 @@ class Supervisor:
                 preemption=PreemptionWatch(self._spec.settings.preemption),
                 lease=prepared.lease,
                 handover=handover,
+                stdin=None if agent is not None else self._stdin(prepared),
                 step_log=run.start_step_log(),
                 agent=agent,
                 members=members,
@@ -178,6 +180,10 @@ class Supervisor:
             return AgentProcess(ranks)
         except OSError as error:
             raise RunDirectoryError(f"several ranks: {error.strerror or error}") from error
+
+    def _stdin(self, prepared: Preparation) -> StandardInput:
+        limit_mib = self._spec.settings.limits.stdin_mib
+        return StandardInput(prepared.rundir, limit_mib, is_resume=self._spec.is_resume)
 
     def _members(self, run: OuterLoop, agent: AgentProcess | None) -> Members | None:
         """Lets the other nodes join; None if there are none.

@@ -17,7 +17,7 @@ from typing import Any
 from supervisor.errors import pass_on
 from supervisor.own_process import Given, command, give_back
 from supervisor.storage.files.kept_writes import KEPT
-from supervisor.storage.run import handover
+from supervisor.storage.run import handover, training_places
 from supervisor.storage.run.exit_notes import ExitNote, save_exit_note
 from supervisor.storage.run.exit_signs import outside_cause
 from supervisor.storage.run.rundir import RunDirectory
@@ -31,6 +31,7 @@ from supervisor.worker.interception.patches_process import (
 from supervisor.worker.process.exit_request import LOADING, SHORT, ExitRequest
 from supervisor.worker.process.program import Program
 from supervisor.worker.process.script_signals import script_signals
+from supervisor.worker.process.standard_input import KeptInput
 from supervisor.worker.process.torch_arrival import TorchArrival
 from supervisor.worker.process.uncaught import exit_code, show, take_out_our_frames
 
@@ -52,6 +53,9 @@ def main(arguments: list[str], environment: Mapping[str, str] | None = None) -> 
     rank = options.rank if given.place.is_alone else given.place.rank
     _hand_over(options.handover.split(","), given.place.local_rank)
     die_with_parent(given.parent)
+    if options.input:
+        relay, asks, *now = options.input.split(",")
+        KeptInput(relay, asks).install(now=bool(now))
     stacks = rundir.stacks(options.attempt, rank)
     rundir.make(stacks.parent)
     script_signals.install(rundir.signals(rank), stacks)
@@ -82,6 +86,8 @@ class Worker:
         self._line = line
         self._pid = os.getpid()
         self._has_left = False
+        self._has_ended = False
+        self._is_over = False
         self._rundir = rundir
         self._attempt = attempt
         self._rank = rank
@@ -93,10 +99,13 @@ class Worker:
         watch_exit(self._script_leaves)
         watch_fork()
         watch_own_signals(self._signals_itself)
-        watch_exec(lambda line, environment: self._again(program, line, environment))
+        watch_exec(lambda line, given: self._again(program, line, given), self._becomes)
         try:
             program.run(self._make_run)
+            self._await_threads()
         except ExitRequest as leaving:
+            if self._is_over and leaving.note == "interrupted":
+                return self._leave_threads(self._script_ended())
             self._end(completed=False, parts=leaving.note == "interrupted")
             note = ExitNote(
                 kind=leaving.note, message=leaving.reason, evidence=self._samples_at_fault()
@@ -107,7 +116,6 @@ class Worker:
         except BaseException as error:
             uncaught = error
         else:
-            self._await_threads()
             return self._script_ended()
         return self._script_raised(uncaught)  # no longer handled: hooks raise with no context
 
@@ -169,6 +177,19 @@ class Worker:
         told = ["--kind", same.kind, "--target", same.target, "--", *same.arguments]
         return [python, *options, *own, *told], self._given.environment(environment)
 
+    def _becomes(self, program: str) -> None:
+        """Before the script becomes another program: what supervision has is written.
+
+        Raises:
+            ExitRequest: its training was still being fast-forwarded.
+        """
+        shortfall = self._ask(lambda session: session.shortfall, "")
+        if shortfall:
+            raise ExitRequest(SHORT, shortfall)
+        sick = self._ask(lambda session: session.sickness(), "")
+        self._end(completed=not sick)
+        self._leave(ExitNote(kind="executed", message=os.path.basename(program), sick=sick), 0)
+
     def _leave_threads(self, code: int) -> int:
         """Threads that python waits for may wait for the training, which has ended."""
         until = time.monotonic() + _THREADS_S
@@ -184,6 +205,9 @@ class Worker:
 
     def _await_threads(self) -> None:
         """The script's threads may still be training: python, too, waits for them now."""
+        self._is_over = True
+        if not any(thread.ident in training_places.computing for thread in _threads()):
+            script_signals.act(signal.SIGTERM, _leave_now)  # no boundary comes any more
         if _threads():
             shutdown: Callable[[], None] = threading._shutdown  # type: ignore[attr-defined]
             shutdown()
@@ -208,7 +232,8 @@ class Worker:
         return self._leave(ExitNote(kind="system_exit", code=code, message=message), code)
 
     def _end(self, *, completed: bool, parts: bool = False) -> None:
-        if os.getpid() == self._pid:
+        if os.getpid() == self._pid and not self._has_ended:
+            self._has_ended = True
             self._ask(lambda session: session.end(completed=completed, parts=parts), None)
 
     def _ask(self, question: Callable[[Any], Any], otherwise: Any) -> Any:
@@ -282,6 +307,10 @@ def _guarded(call: Callable[[], Any], otherwise: Any) -> Any:
             said = f"{type(error).__name__}: {_words_of(error)}"
             print(f"supervisor: warning: at the end: {said}", file=sys.stderr)
         return otherwise
+
+
+def _leave_now(signum: int, frame: object) -> None:
+    raise ExitRequest("interrupted", "SIGTERM")
 
 
 def _end_pools() -> None:
@@ -367,6 +396,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--attempt", type=int, required=True)
     parser.add_argument("--rank", type=int, default=0)
     parser.add_argument("--handover", default="")
+    parser.add_argument("--input", default="")
     parser.add_argument("--kind", choices=("script", "function", "module"), required=True)
     parser.add_argument("--target", required=True)
     parser.add_argument("--function")

@@ -57,9 +57,15 @@ class Ended:
         return torch.load(self.folder / name, weights_only=True)
 
 
-def plain(folder: Path, text: str, arguments: Sequence[str] = ("out.pt",)) -> Ended:
+def plain(
+    folder: Path,
+    text: str,
+    arguments: Sequence[str] = ("out.pt",),
+    *,
+    fed: str | None = None,
+) -> Ended:
     """Runs a script with plain python, in a process started for it."""
-    return _run(folder, text, [sys.executable, "script.py", *arguments])
+    return _run(folder, text, [sys.executable, "script.py", *arguments], fed=fed)
 
 
 def train_plainly(folder: Path, text: str, arguments: Sequence[str] = ("out.pt",)) -> Ended:
@@ -82,10 +88,12 @@ def supervised(
     faults: str = "",
     timeout_s: float = TIMEOUT_S,
     executed: bool = False,
+    fed: str | None = None,
 ) -> Ended:
     """Runs a script under `supervisor run`, with reports off and short waits.
 
     Args:
+        fed: what comes on standard input, by a pipe.
         executed: the worker is executed as it is by users; else it is a fork of a process that
             has torch already.
     """
@@ -95,7 +103,8 @@ def supervised(
     line = [*_command(executed), "run", "--run-dir", "run", *options]
     for setting in given:
         line += ["--set", setting]
-    return _run(folder, text, [*line, "script.py", *arguments], timeout_s=timeout_s)
+    line += ["script.py", *arguments]
+    return _run(folder, text, line, timeout_s=timeout_s, fed=fed)
 
 
 def supervisor_command() -> list[str]:
@@ -108,9 +117,9 @@ def _command(executed: bool) -> list[str]:
     return [sys.executable, str(_READY_PARENT), _READY.address]
 
 
-def again(ended: Ended, *words: str, executed: bool = False) -> Ended:
+def again(ended: Ended, *words: str, executed: bool = False, fed: str | None = None) -> Ended:
     """Runs another `supervisor` command in the same folder."""
-    return _finish(ended.folder, [*_command(executed), *words])
+    return _finish(ended.folder, [*_command(executed), *words], fed=fed)
 
 
 def differences(one: Any, other: Any, path: str = "") -> list[str]:
@@ -129,13 +138,22 @@ def differences(one: Any, other: Any, path: str = "") -> list[str]:
     return [] if one == other or (one != one and other != other) else [path]
 
 
-def _run(folder: Path, text: str, line: list[str], *, timeout_s: float = TIMEOUT_S) -> Ended:
+def _run(
+    folder: Path,
+    text: str,
+    line: list[str],
+    *,
+    timeout_s: float = TIMEOUT_S,
+    fed: str | None = None,
+) -> Ended:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "script.py").write_text(text)
-    return _finish(folder, line, timeout_s=timeout_s)
+    return _finish(folder, line, timeout_s=timeout_s, fed=fed)
 
 
-def _finish(folder: Path, line: list[str], *, timeout_s: float = TIMEOUT_S) -> Ended:
+def _finish(
+    folder: Path, line: list[str], *, timeout_s: float = TIMEOUT_S, fed: str | None = None
+) -> Ended:
     done = subprocess.run(
         line,
         cwd=folder,
@@ -143,6 +161,7 @@ def _finish(folder: Path, line: list[str], *, timeout_s: float = TIMEOUT_S) -> E
         capture_output=True,
         text=True,
         timeout=timeout_s,
+        input=fed,
     )
     return Ended(folder, done.returncode, done.stdout, done.stderr)
 

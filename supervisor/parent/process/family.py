@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections.abc import Sequence
 
 import psutil
 
@@ -12,6 +13,7 @@ _OWN_END_S = 0.5
 _TERM_S = 2.0
 _KILL_S = 2.0
 _NAP_S = 0.02
+_COPY_LOOKS = 10
 
 
 class Family:
@@ -55,6 +57,31 @@ class Family:
             with contextlib.suppress(psutil.Error):
                 total += sum(process.cpu_times()[:4]) if process else 0.0
         return total
+
+    def end_copies(self, line: Sequence[str], script: str) -> list[int]:
+        """Kills processes that run the worker's own program: forks of it, or of the user's command.
+
+        Args:
+            line: the command line of the worker.
+            script: that it runs.
+
+        Returns:
+            Their numbers.
+        """
+        path, ended = os.path.realpath(script), []
+        for _ in range(_COPY_LOOKS):  # one that is forking has no child yet
+            self.look()
+            for process in self._known:
+                with contextlib.suppress(OSError, psutil.Error):
+                    words, folder = process.cmdline(), process.cwd()
+                    runs = any(os.path.realpath(os.path.join(folder, w)) == path for w in words[1:])
+                    if process.status() != psutil.STATUS_ZOMBIE and (words == [*line] or runs):
+                        process.kill()
+                        ended.append(process.pid)
+            if ended or not self._known:
+                break
+            time.sleep(_NAP_S)
+        return sorted(ended)
 
     def end(self) -> tuple[str, ...]:
         """Ends processes left after the worker: SIGTERM, then SIGKILL; returns their names."""

@@ -31,6 +31,9 @@ def main(status: int, control: int, command: list[str]) -> None:
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1)
     for fd in (status, control):
         os.set_inheritable(fd, False)
+    while (taken := os.open(os.devnull, os.O_RDWR)) <= 2:  # closed for the worker, but not for us
+        pass
+    os.close(taken)
     woken, wakes = os.pipe()
     os.set_blocking(wakes, False)
     everything = signal.valid_signals()

@@ -67,6 +67,7 @@ class WorkerProcess:
         *,
         worker: Sequence[str] = DEFAULT_COMMAND,
         handover: Sequence[str] = (),
+        given: Sequence[str] = (),
     ) -> None:
         """Starts it.
 
@@ -75,7 +76,7 @@ class WorkerProcess:
         """
         self._output = output
         self._process = GuardedProcess(
-            worker_command(spec, attempt, rank, worker, handover),
+            worker_command(spec, attempt, rank, worker, handover, given),
             stdout=output.stdout,
             stderr=output.stderr,
             env=worker_environment(),
@@ -136,8 +137,10 @@ def worker_command(
     rank: int,
     worker: Sequence[str],
     handover: Sequence[str] = (),
+    given: Sequence[str] = (),
 ) -> list[str]:
-    """Returns the whole command line of a worker; `handover`: the paths of a `Handover`."""
+    """Returns the whole command line of a worker; `handover`: the paths of a `Handover`; `given`:
+    those of a `StandardInput`."""
     line = [
         *worker,
         "--run-dir",
@@ -149,6 +152,8 @@ def worker_command(
     ]
     if handover:
         line += ["--handover", ",".join(handover)]
+    if given:
+        line += ["--input", ",".join(given)]
     line += ["--kind", spec.kind, "--target", spec.target]
     if spec.function is not None:
         line += ["--function", spec.function]

@@ -46,6 +46,8 @@ class ProcessEnding:
         last_step: the last step of the flight recorder that this attempt wrote.
         has_stepped: whether any attempt of this run made a step.
         hang: why the watchdog considered it hung; None if it did not.
+        is_over: it stood behind its training when it was ended for that.
+        background: why a script that put itself into the background cannot be supervised; or empty.
         signals_sent: signals that the parent sent to it.
         asked_by: the signal to the parent by which it may have ended, see `SignalInbox.stopped_by`.
         sent_directly: the same of signals that its own process got, from whomever.
@@ -62,6 +64,8 @@ class ProcessEnding:
     last_step: int | None = None
     has_stepped: bool = False
     hang: str | None = None
+    is_over: bool = False
+    background: str = ""
     signals_sent: tuple[int, ...] = ()
     asked_by: int | None = None
     sent_directly: int | None = None
@@ -153,6 +157,12 @@ def classify(ending: ProcessEnding) -> WorkerExit:
     return _exit(ending, ExitCause.EXCEPTION, f"exit code {ending.returncode}, and no reason given")
 
 
+def _background(ending: ProcessEnding) -> WorkerExit | None:
+    if not ending.background or ending.is_disturbed:
+        return None
+    return _exit(ending, ExitCause.EXCEPTION, ending.background, retry=False)
+
+
 def _completed(ending: ProcessEnding) -> WorkerExit | None:
     if ending.note is None or ending.note.kind != "completed" or ending.is_disturbed:
         return None
@@ -161,8 +171,23 @@ def _completed(ending: ProcessEnding) -> WorkerExit | None:
     return _exit(ending, ExitCause.COMPLETED, "completion marker", retry=False)
 
 
+def _executed(ending: ProcessEnding) -> WorkerExit | None:
+    """The script has become another program, which is not ours to start again."""
+    note = ending.note
+    if note is None or note.kind != "executed" or ending.is_disturbed:
+        return None
+    if note.sick:
+        return _exit(ending, ExitCause.NONFINITE, note.sick, retry=False)
+    line = f"{note.message}, which the script executed, ended with {ending.returncode}"
+    if ending.returncode == 0:
+        return _exit(ending, ExitCause.COMPLETED, line, retry=False)
+    return _exit(ending, ExitCause.USER_ERROR, line, retry=False, sign=ExitSign.OWN_EXIT)
+
+
 def _hang(ending: ProcessEnding) -> WorkerExit | None:
-    return _exit(ending, ExitCause.HANG, ending.hang) if ending.hang else None
+    if not ending.hang:
+        return None
+    return _exit(ending, ExitCause.HANG, ending.hang, retry=not ending.is_over)
 
 
 def _interrupted(ending: ProcessEnding) -> WorkerExit | None:
@@ -340,7 +365,9 @@ def _unexplained(ending: ProcessEnding) -> WorkerExit | None:
 
 
 _RULES: tuple[Callable[[ProcessEnding], WorkerExit | None], ...] = (
+    _background,
     _completed,
+    _executed,
     _hang,
     _interrupted,
     _own_exit,

@@ -58,6 +58,7 @@ class Watchdog:
         self._all_cpu_s = 0.0
         self._all_cpu_at_sign_s = 0.0
         self._longest_start_s = 0.0
+        self._next_look_s = 0.0
         self._last_step_s: float | None = None
         self._started_s = started_s
         self._steps = 0
@@ -79,6 +80,7 @@ class Watchdog:
         if self._steps == 0:
             self._longest_start_s = max(self._longest_start_s, now_s - self._last_sign_s)
         self._last_sign_s = now_s
+        self._next_look_s = 0.0
         self._cpu_at_sign_s = self._cpu_s
         self._all_cpu_at_sign_s = self._all_cpu_s
 
@@ -115,7 +117,20 @@ class Watchdog:
         return now_s - (self._started_s if self._last_step_s is None else self._last_step_s)
 
     def is_hanging(self, now_s: float) -> bool:
-        return self.silent_s(now_s) > self.timeout_s(now_s)
+        return self.silent_s(now_s) > max(self.timeout_s(now_s), self._next_look_s)
+
+    def found_elsewhere(self, now_s: float) -> float:
+        """Called where the stacks show that no training is under way: it may have ended, or go on
+        later, so they are looked at again after as long a silence.
+
+        Returns:
+            How long silence may last there, in all.
+        """
+        limit_s = self._settings.idle_timeout_s
+        if self._all_cpu_s - self._all_cpu_at_sign_s > BUSY_SHARE * self.silent_s(now_s):
+            limit_s *= BUSY_FACTOR
+        self._next_look_s = min(2.0 * self.silent_s(now_s), limit_s)
+        return limit_s
 
     def reason(self, now_s: float) -> str:
         """Returns one sentence on why the worker counts as hung at `now_s`."""

@@ -32,8 +32,9 @@ EXIT_KINDS = (
     "short",
     "loading",
     "own_signal",
+    "executed",
 )
-FAILED = frozenset(EXIT_KINDS) - {"completed", "own_signal"}
+FAILED = frozenset(EXIT_KINDS) - {"completed", "own_signal", "executed"}
 """After these the process is only on its way out."""
 EXIT_PHASES = ("import", "before_first_step", "training")
 
@@ -46,7 +47,8 @@ class ExitNote:
         kind: one of `EXIT_KINDS`. Without ``completed``, a return code of 0 is no success;
             ``short``: the script ended, or our own work failed, before the checkpoint's state was
             restored; ``loading``: a replay needs batches whose loading it had left out;
-            ``own_signal``: written before the process sent itself a signal that ends it.
+            ``own_signal``: written before the process sent itself a signal that ends it;
+            ``executed``: it becomes another program, whose name is the message.
         code: the script's own exit code, if it named one; of ``own_signal``, which signal.
         exception: type of the exception, with its module (``torch.OutOfMemoryError``).
         message: what the exception says.

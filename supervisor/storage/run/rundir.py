@@ -62,6 +62,10 @@ class RunDirectory:
         """Where a worker counts what is progress but no step: batches, evaluation, checkpoints."""
         return self.root / "alive" / f"rank_{rank}"
 
+    def places(self, rank: int) -> Path:
+        """Where a rank notes where in its code it has trained."""
+        return self.alive(rank).with_suffix(".places")
+
     def signals(self, rank: int) -> Path:
         """Where a rank tells what it was sent, and on which signal it writes its stacks."""
         return self.alive(rank).with_suffix(".signals")

@@ -44,11 +44,12 @@ def watch_exit(ended: Callable[[int], None]) -> None:
 Again = Callable[[Sequence[str], Mapping[str, str]], "tuple[list[str], dict[str, str]] | None"]
 
 
-def watch_exec(again: Again) -> None:
+def watch_exec(again: Again, becomes: Callable[[str], None]) -> None:
     """Has `again` asked whether the script executes itself; then our command is executed instead.
 
     Args:
         again: given command line and environment, returns ours, or None to let the call be.
+        becomes: called before this process becomes another program, with its path.
     """
     execv, execve = os.execv, os.execve
     worker = os.getpid()
@@ -68,6 +69,9 @@ def watch_exec(again: Again) -> None:
                     [os.fsdecode(path), *words[1:]],
                     {os.fsdecode(k): os.fsdecode(v) for k, v in given.items()},
                 )
+                # `os.execvp` tries one folder after the other.
+                if ours is None and os.path.isfile(path) and os.access(path, os.X_OK):
+                    becomes(os.fsdecode(path))
         if ours is not None:
             execve(ours[0][0], *ours)
         elif env is None:

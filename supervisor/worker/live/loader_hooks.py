@@ -141,7 +141,7 @@ class LoaderHooks(LoadingHooks):
             if self._part.is_on:
                 self._progress.probe.saw_batch(batch)
                 self._progress.last_batch = batch
-                self._heartbeat.beat(self._progress.steps_done)
+                self._heartbeat.beat(self._progress.steps_done, loads=True)
         except BaseException as error:
             self._part.caught(error)
         finally:

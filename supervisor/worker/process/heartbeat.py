@@ -10,6 +10,7 @@ from pathlib import Path
 from supervisor.storage.files.mapped_file import reserve
 from supervisor.storage.files.private_files import make_private
 from supervisor.storage.run import handover
+from supervisor.storage.run.training_places import PlaceRecorder
 
 _COUNT = struct.Struct("<Q")
 
@@ -27,13 +28,15 @@ class Heartbeat:
         self._replay: mmap.mmap | None = None
         self._count = 0
         self._last_step = -1
+        self._places = PlaceRecorder(path.with_suffix(".places"))
 
-    def beat(self, step: int) -> None:
+    def beat(self, step: int, *, loads: bool = False) -> None:
         """Called by batches and forwards; the first of each step is silent.
 
         A step's row in the flight recorder is a sign by itself, where the disk takes it; evaluation
-        and slow loaders have no other than this.
+        and slow loaders have no other than this. `loads`: it is a batch.
         """
+        self._places.note(loads=loads)
         if step != self._last_step:
             self._last_step = step
             if handover.mine is not None:
