@@ -75,6 +75,7 @@ NEIGHBOURS = {
 SUB_ROOMS: dict[str, tuple[str, ...]] = {
     "worker": (
         "ground",
+        "outside_draws",
         "group",
         "samples",
         "recording/loading",
