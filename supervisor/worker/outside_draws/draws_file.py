@@ -16,8 +16,9 @@ from supervisor.storage.files.private_files import make_private
 
 _open, _replace = os.open, os.replace  # before they are patched
 _HEAD = struct.Struct("<BII")
-SITE, DRAW, TIMES = 0, 1, 2
-"""Entries: a place that draws; what one draw gave; clock readings of a place (differences)."""
+SITE, DRAW, TIMES, NUMBERS = 0, 1, 2, 3
+"""Entries: a place that draws; what one draw gave; clock readings of a place (differences); numbers
+of processes and descriptors, as recorded and as they were in the attempt that went on from here."""
 BUDGET = 64 << 20
 """Bytes; a draw takes some 20, a clock reading 3 to 5. Three clock readings a step are 6 million
 steps. The index that a resume keeps in memory has 8 bytes for each draw."""
@@ -83,7 +84,7 @@ class DrawsReader:
         size, place, known = os.fstat(self.descriptor).st_size, 0, 0
         while place + _HEAD.size <= size:
             kind, site, length = _HEAD.unpack(os.pread(self.descriptor, _HEAD.size, place))
-            if place + _HEAD.size + length > size or site > known or kind > TIMES:
+            if place + _HEAD.size + length > size or site > known or kind > NUMBERS:
                 return
             known += kind == SITE
             yield kind, site, place

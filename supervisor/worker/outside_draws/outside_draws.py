@@ -10,6 +10,7 @@ anywhere (`time.monotonic`) run on from what the script has seen last.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import threading
@@ -22,6 +23,7 @@ from typing import Any, Protocol
 
 from supervisor.worker.outside_draws.draws_file import (
     DRAW,
+    NUMBERS,
     SITE,
     TIMES,
     DrawsReader,
@@ -34,6 +36,8 @@ _CARRIERS = frozenset(
     {
         *("random", "secrets", "uuid", "torch.random", "torch.cuda", "torch.cuda.random"),
         *(__name__, f"{__package__}.sources", "supervisor.worker.interception.patches_random"),
+        "supervisor.worker.interception.patches_files",
+        "supervisor.worker.interception.patches_process",
     }
 )
 """Modules that draw for whoever calls them."""
@@ -47,6 +51,7 @@ _OF_THE_PROCESS = frozenset(
 is the process's own, in a replay too. Torch's seeds are seen on their own."""
 _PYTHON = os.path.dirname(os.__file__) + os.sep
 _OURS = str(Path(__file__).parents[2]) + os.sep
+_NUMBER = "a number: "
 _MOST_CODES = 8_192
 """Places of code that are known at a glance; a script that makes code at each step has more."""
 _WAITING = 4_096
@@ -84,6 +89,11 @@ class Site:
         self.times: deque[int] = deque()
         self.waiting: array[int] = array("q")
 
+    @property
+    def is_number(self) -> bool:
+        """Whether it gives numbers of the process, which no other process is given."""
+        return f" draws from {_NUMBER}" in self.said
+
 
 class OutsideDraws:
     """The record of one rank; there is one in each worker.
@@ -109,6 +119,9 @@ class OutsideDraws:
         self._nobodys = Site(-1)
         self._offsets: dict[str, int] = {}
         self._last_given: dict[str, int] = {}
+        self._renumbered: list[int] = []
+        self._became: dict[int, int] = {}
+        self._numbers: dict[int, int] = {}
 
     # --- when ------------------------------------------------------------------------------------
 
@@ -159,6 +172,9 @@ class OutsideDraws:
             if reader is None or reader.digest(self._cut) != meta.get("digest"):
                 self.lost = self.lost or "the record of what the script draws from outside is gone"
                 self._cut = 0
+            for place in self._renumbered:
+                if place < self._cut and reader is not None:
+                    self._became.update(map(tuple, json.loads(reader.data(place))))
             for site in self._numbered:
                 site.due = sum(place < self._cut for place in site.draws)
                 site.blocks = deque(place for place in site.blocks if place < self._cut)
@@ -172,6 +188,8 @@ class OutsideDraws:
         for site in self._numbered:
             if self.lost or may_leave_out:
                 break
+            if site.is_number:
+                continue
             if site.taken < site.due or site.times or site.blocks:
                 self._differs(site)
         for kind, last in self._last_given.items():
@@ -257,6 +275,23 @@ class OutsideDraws:
                 self._write_times(site)
         return read
 
+    def own(self, what: str, number: int) -> None:
+        """Notes a number that only this process can use: of a child, a descriptor, a port."""
+        if number < 0 or not self.is_scripts():
+            return
+        site = self._site(_caller(), f"{_NUMBER}{what}")
+        if site.number < 0:
+            return
+        if not self._is_replay:
+            self._note(site, str(number).encode())
+        elif site.taken < len(site.draws) and self._reader is not None:
+            self._numbers[int(self._reader.data(site.draws[site.taken]))] = number
+            site.taken += 1
+
+    def numbers(self) -> dict[int, int]:
+        """Returns the process's own numbers that the replay has met: recorded → this process's."""
+        return {self._became.get(old, old): new for old, new in self._numbers.items()}
+
     def lose(self, why: str) -> None:
         """From here on no resume is exact."""
         self.lost = self.lost or why
@@ -278,6 +313,8 @@ class OutsideDraws:
                 self._numbered[number].draws.append(place)
             elif kind == TIMES:
                 self._numbered[number].blocks.append(place)
+            elif kind == NUMBERS:
+                self._renumbered.append(place)
 
     def _add(self, text: str, said: str) -> Site:
         site = self._sites[text.partition("\n")[0]] = Site(len(self._numbered), said)
@@ -292,7 +329,8 @@ class OutsideDraws:
             module = str(frame.f_globals.get("__name__", "")).partition(".")[0]
             name = f"{what}|{code.co_filename}|{code.co_name}|{code.co_firstlineno}|{at}"
             name = name.replace("\n", " ")
-            if module in _OF_THE_PROCESS and not code.co_filename.startswith("<"):
+            its_own = ("supervisor",) if what.startswith(_NUMBER) else _OF_THE_PROCESS
+            if module in its_own and not code.co_filename.startswith("<"):
                 site = self._nobodys
             elif name in self._sites:
                 site = self._sites[name]
@@ -348,7 +386,8 @@ class OutsideDraws:
         self._is_replay = False
         reader = self._reader
         for site in self._numbered:
-            site.taken = max(site.taken, site.due) if cut else len(site.draws)
+            goes_on = cut and not site.is_number
+            site.taken = max(site.taken, site.due) if goes_on else len(site.draws)
             site.blocks.clear()
             site.times.clear()
         try:
@@ -361,6 +400,9 @@ class OutsideDraws:
         for site in self._numbered[known:]:  # numbers go on in the order of the file
             name = next(n for n, one in self._sites.items() if one is site)
             self._append(SITE, site, f"{name}\n{site.said}".encode())
+        if self._numbers and self._numbered:
+            pairs = list(self._numbers.items())
+            self._append(NUMBERS, self._numbered[0], json.dumps(pairs).encode())
 
     def _numbered_before(self, cut: int) -> int:
         if self._reader is None or not cut:

@@ -15,6 +15,8 @@ import importlib
 import json
 import os
 import random
+import socket
+import subprocess
 import sys
 import time
 import types
@@ -39,6 +41,7 @@ def watch_outside() -> None:
     _watch_clocks()
     _watch_calendar()
     _watch_datetime()
+    _watch_numbers()
 
 
 class _Module:
@@ -216,3 +219,45 @@ def replace_method(kind: type, name: str, method: Any) -> None:
         if type(variables) is dict and variables.get(name) is original:
             variables[name] = method
             ctypes.pythonapi.PyType_Modified(ctypes.py_object(kind))
+
+
+def _watch_numbers() -> None:
+    """Numbers of processes, descriptors and ports, as far as Python's own functions give them."""
+
+    def watch(module: Any, name: str, found: Callable[[Any], list[int]]) -> None:
+        original = getattr(module, name, None)
+        if original is None:
+            return
+
+        def noted(_: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            for number in found(result):
+                OUTSIDE.own(name, number)
+            return result
+
+        _stand_in(module, name, noted)
+
+    def one(result: Any) -> list[int]:
+        return [result] if type(result) is int else []
+
+    for name in ("fork", "getpid", "getppid", "open", "dup", "dup2", "posix_spawn", "spawnv"):
+        watch(os, name, one)
+    for name in ("forkpty", "pipe", "pipe2", "openpty"):
+        watch(os, name, list)
+    watch(subprocess, "_fork_exec", one)
+    for name in ("getsockname", "fileno"):
+        _watch_socket(name)
+
+
+def _watch_socket(name: str) -> None:
+    original = getattr(socket.socket, name)
+
+    @functools.wraps(original)
+    def noted(self: socket.socket) -> Any:
+        result = original(self)
+        port = result[1] if isinstance(result, tuple) and len(result) > 1 else result
+        if type(port) is int:
+            OUTSIDE.own(name, port)
+        return result
+
+    setattr(socket.socket, name, noted)
