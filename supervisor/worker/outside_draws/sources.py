@@ -97,7 +97,7 @@ def _watch_entropy() -> None:
         seed_(self, a, version)
 
     random.Random.seed = seed  # type: ignore[method-assign]
-    random.seed = random._inst.seed  # type: ignore[attr-defined]
+    random.seed = random._inst.seed
     stamp = getattr(uuid, "_generate_time_safe", None)
     if stamp is not None:
 

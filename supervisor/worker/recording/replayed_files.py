@@ -94,6 +94,7 @@ class ReplayedFiles:
                     self.in_place.keep(path, anew=False)
         files, self._to_fold = self.record.results()
         self.aside.move_all(files)
+        self.record.databases.hide(self.aside)
 
     def fold(self) -> None:
         """Removes the folders that the script has made; called when all ranks have put their files
