@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.generated import (
+    parts_of_outside,
     parts_of_chance,
     parts_of_control,
     parts_of_files,
@@ -28,6 +29,7 @@ PARTS = {
         *parts_of_memory.PARTS,
         *parts_of_files.PARTS,
         *parts_of_chance.PARTS,
+        *parts_of_outside.PARTS,
     )
 }
 PLACES = (

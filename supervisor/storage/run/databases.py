@@ -93,8 +93,12 @@ class Databases:
             return True
         return None if path.endswith(_SHARED_MEMORY) else False
 
-    def not_as_they_were(self) -> list[str]:
-        """Returns those that a replay did not make again from their beginning."""
+    def not_as_they_were(self, *, with_weights: bool) -> list[str]:
+        """Returns those that a replay did not make again from their beginning.
+
+        Args:
+            with_weights: it has put weights into memory, which may be in a database: untrained ones.
+        """
         return [
             name
             for name in self._known

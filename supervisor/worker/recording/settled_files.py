@@ -113,7 +113,7 @@ class SettledFiles:
             unknown = self._record.problem_at(self._replay.interval)
             self._record.continue_at(self._replay.interval, set(later) - restored)
         lost = self._not_as_recorded(whole, known)
-        others = self._record.databases.not_as_they_were()
+        others = self._record.databases.not_as_they_were(with_weights=self._replay.saved_in_memory)
         not_restored = sorted({*not_restored, *surplus, *lost, *others})
         return FilesAtTarget(
             sorted(later), str(kept_in), not_restored, unknown, self._replay.unseen
