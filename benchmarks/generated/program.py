@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.generated import (
-    parts_of_outside,
     parts_of_chance,
     parts_of_control,
     parts_of_files,
     parts_of_memory,
     parts_of_metrics,
+    parts_of_outside,
 )
 from benchmarks.generated.loops import LOOPS
 from benchmarks.generated.models import MADE, MODELS, OPTIMIZERS

@@ -97,12 +97,14 @@ class Databases:
         """Returns those that a replay did not make again from their beginning.
 
         Args:
-            with_weights: it has put weights into memory, which may be in a database: untrained ones.
+            with_weights: it has put weights into memory: untrained ones, perhaps in a database.
         """
         return [
             name
             for name in self._known
-            if name not in self._hidden or (not os.path.lexists(name) and self._has_plain(name))
+            if name not in self._hidden
+            or with_weights
+            or (not os.path.lexists(name) and self._has_plain(name))
         ]
 
     def forget(self) -> None:
