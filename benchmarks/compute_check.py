@@ -115,7 +115,7 @@ def train(
     model, optimizer, dtype = what
     training = build(model, optimizer, DTYPES[dtype][0], seed)
     torch.manual_seed(seed)
-    operators = DoubledOperators(replaces=True) if doubled else None
+    operators = DoubledOperators() if doubled else None
     batches = len(training.data[0]) // BATCH
     for at in range(steps):
         step(training, at % batches, operators, machine if at == struck_at else None)
@@ -180,7 +180,7 @@ def price() -> dict[str, float]:
     found = {}
     for model in MODELS:
         training = build(model, "AdamW", torch.float32, 0)
-        operators = DoubledOperators(replaces=True)
+        operators = DoubledOperators()
         ratios = []
         for at in range(PAIRS):
             took = []

@@ -169,7 +169,7 @@ class Pipeline:
             says = judgement.trial_says
             judgement.decision = self.ladder.trial_answered(record, risk, judgement.trial, says)
             return judgement
-        advice = self._advisor.update(record, alerts, risk) if self._advisor else ()
+        advice = self._advisor.update(record, alerts, risk) if self._advisor else {}
         if judgement.needless_rollback:
             self.ladder.rollback_was_needless(newer_are_as_good=self._evaluation.newer_are_as_good)
         self.ladder.waits_for_evaluation = judgement.tests_rollback

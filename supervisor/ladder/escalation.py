@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from supervisor.codes import Subject
@@ -80,15 +81,16 @@ class EscalationLadder:
         record: StepRecord,
         alerts: Sequence[Alert],
         risk: CrashRisk,
-        advice: Sequence[str] = (),
+        advice: Mapping[str, str] = MappingProxyType({}),
     ) -> Decision | None:
         """What is to be done at this step, before its update; None for nothing.
 
         Args:
             record, alerts, risk: the step, and what is thought of it.
-            advice: treatments that helped in earlier cases like this one, the best first. The first
-                that the policy has for this cause and that was not advised in this episode yet is
-                tried before anything else, if `PolicySettings.case_library` is on.
+            advice: treatments that helped in earlier cases like this one, the best first, each with
+                the name of a case. The first that the policy has for this cause and that was not
+                advised in this episode yet is tried before anything else, if
+                `PolicySettings.case_library` is on.
         """
         undo: tuple[str, ...] = ()
         reinstates = False
@@ -170,7 +172,7 @@ class EscalationLadder:
         record: StepRecord,
         alerts: Sequence[Alert],
         risk: CrashRisk,
-        advice: Sequence[str],
+        advice: Mapping[str, str],
     ) -> Decision | None:
         self._decisions.tick += 1
         self._budget.observe(record)

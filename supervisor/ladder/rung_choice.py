@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -51,7 +51,9 @@ class RungChoice:
         self._rungs.forget()
         self._advice.forget()
 
-    def choose(self, record: StepRecord, risk: CrashRisk, advice: Sequence[str]) -> Decision | None:
+    def choose(
+        self, record: StepRecord, risk: CrashRisk, advice: Mapping[str, str]
+    ) -> Decision | None:
         """What is to be done at this risk, if anything."""
         rungs = self._rungs
         if risk.probability < rungs.lowest and not self._lines.is_alarm(risk.probability):
@@ -86,7 +88,7 @@ class RungChoice:
         return self._decisions.treat(record, risk, self._rungs.actions(free[-1]), free[-1])
 
     def _advised(
-        self, record: StepRecord, risk: CrashRisk, advice: Sequence[str]
+        self, record: StepRecord, risk: CrashRisk, advice: Mapping[str, str]
     ) -> Decision | None:
         """What helped in similar cases, before anything else."""
         if not self._lines.is_alarm(risk.probability):
@@ -103,7 +105,7 @@ class RungChoice:
         decision = self._treat_with(record, risk, (name,), 0 if rung is None else rung)
         if decision is None or name not in decision.actions:
             return decision  # no budget is left for it
-        reason = f"{decision.reason}; {name} helped in similar cases"
+        reason = f"{decision.reason}; {name} helped in similar cases ({advice[name]})"
         return replace(decision, reason=reason, source=DecisionSource.CASE_LIBRARY)
 
     def _treat(self, record: StepRecord, risk: CrashRisk, fitting: list[int]) -> Decision | None:
@@ -172,7 +174,7 @@ class Advice:
         self._tried = []
 
     def choose(
-        self, names: Sequence[str], cause: Cause, only: Collection[str] | None = None
+        self, names: Iterable[str], cause: Cause, only: Collection[str] | None = None
     ) -> str | None:
         """Returns the first of `names` that the policy has for `cause`; None for none.
 

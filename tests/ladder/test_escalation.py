@@ -373,7 +373,8 @@ def test_a_policy_is_not_changed_by_its_ladder() -> None:
 def advised(course: Course, risk: float, *advice: str, cause: Cause = Cause.DIVERGENCE) -> Decision:
     record = StepRecord(step=course.step, loss=2.0, loss_seen=True, step_time_s=0.1)
     judged = CrashRisk(step=course.step, probability=risk, cause=cause, onset_step=course.step)
-    decision = course.ladder.decide(record, (), judged, advice)
+    cases = dict.fromkeys(advice, "case 3 of runs/a")
+    decision = course.ladder.decide(record, (), judged, cases)
     course.step += 1
     assert decision is not None
     return decision
@@ -405,7 +406,7 @@ def test_what_helped_in_similar_cases_is_tried_first_and_once() -> None:
     then = course.go(0.55)
 
     assert (first.actions, first.source) == (("rollback",), "case library")
-    assert "rollback helped in similar cases" in first.reason
+    assert "rollback helped in similar cases (case 3 of runs/a)" in first.reason
     assert (then[0].actions, then[0].source) == (("cut_lr", "tighten_clip"), "policy")
 
 

@@ -33,10 +33,10 @@ class CaseAdvisor:
 
     def update(
         self, record: StepRecord, alerts: Sequence[Alert], risk: CrashRisk
-    ) -> tuple[str, ...]:
-        """Takes in a step; returns the treatments to try first, best first, if it is in trouble."""
+    ) -> Mapping[str, str]:
+        """Takes in a step; returns what `CaseMemory.treatments` does, if it is in trouble."""
         if not (alerts or risk.warning or self._was_warning):
-            return ()
+            return {}
         first = record.step - LOOK_BACK_STEPS
         if alerts:
             recent = [(step, name) for step, name in self._alerts if first <= step <= record.step]
@@ -45,7 +45,7 @@ class CaseAdvisor:
             self._warning = (record.step, risk.onset_step)
         self._was_warning = risk.warning
         if not risk.warning or self._warning is None or not self._memory.cases:
-            return ()
+            return {}
         warned_at, onset = self._warning
         detector = next((name for step, name in self._alerts if first <= step), None)
         return self._memory.treatments(
@@ -86,20 +86,28 @@ class CaseMemory:
         known = [case for case in cases if case.outcome in ("helped", "failed")]
         self.cases: tuple[Case, ...] = tuple(known[-MAX_CASES:])
 
-    def treatments(self, signature: Mapping[str, Any]) -> tuple[str, ...]:
+    def treatments(self, signature: Mapping[str, Any]) -> dict[str, str]:
         """Returns the treatments that helped more than they failed in similar cases, best first.
 
-        Only cases of the same cause count, each by its similarity.
+        Only cases of the same cause count, each by its similarity. The value says which case, the
+        newest of the most similar ones, it was.
         """
         scores: dict[str, float] = defaultdict(float)
+        nearest: dict[str, tuple[float, Case]] = {}
         for case in self.cases:
             if case.signature.get("cause") != signature["cause"]:
                 continue
             likeness = similarity(signature, case.signature)
             if likeness >= SIMILAR:
-                scores[case.treatment] += likeness if case.outcome == "helped" else -likeness
+                helped = case.outcome == "helped"
+                scores[case.treatment] += likeness if helped else -likeness
+                if helped and likeness >= nearest.get(case.treatment, (0.0,))[0]:
+                    nearest[case.treatment] = likeness, case
         good = [name for name in scores if scores[name] > 0.0]
-        return tuple(sorted(good, key=lambda name: (-scores[name], name)))
+        return {
+            name: f"case {nearest[name][1].id} of {nearest[name][1].run}"
+            for name in sorted(good, key=lambda name: (-scores[name], name))
+        }
 
 
 def load_memory(rundir: RunDirectory) -> CaseMemory:

@@ -35,6 +35,8 @@ REFUSED = "refused"
 """Of a part's meta: why this rank's state must not be saved."""
 
 _OFF = "-off"
+_EVERY_STEP = 99_999_999
+"""Beyond all that are trained, so that it goes with the attempt (`remove_parts`)."""
 _NAME = re.compile(rf"\.part-(\d+)-(\d+)-(\d+)(?:{_OFF}\d+)?")
 
 
@@ -61,6 +63,16 @@ def call_off(disk: FileSystem, part: Path, save: int) -> None:
 def is_called_off(part: Path, save: int) -> bool:
     """Returns whether the rank whose part would lie there has said that it does not save it."""
     return _off(part, save).is_dir()
+
+
+def call_all_off(disk: FileSystem, folder: Path, attempt: int, rank: int) -> None:
+    """Says that a rank saves nothing any more in this attempt: nobody waits for its parts."""
+    call_off(disk, part_path(folder, _EVERY_STEP, attempt, rank), 0)
+
+
+def is_all_called_off(folder: Path, attempt: int, rank: int) -> bool:
+    """Returns whether the rank has said that it saves nothing any more."""
+    return is_called_off(part_path(folder, _EVERY_STEP, attempt, rank), 0)
 
 
 def _off(part: Path, save: int) -> Path:

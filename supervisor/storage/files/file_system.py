@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import time
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import xxhash
 
+from supervisor.storage.files.originals import own_mkdir, own_open, own_os_open, own_unlink
 from supervisor.storage.files.private_files import open_private, replace_file
 
 _BLOCK_BYTES = 4 * 1024 * 1024
@@ -22,14 +24,15 @@ class FileSystem:
 
     def make_folder(self, path: Path) -> None:
         """Creates a folder that does not exist yet, mode 0700; its parent must exist."""
-        path.mkdir(mode=0o700)
+        own_mkdir(path, 0o700)
 
     def write(self, path: Path, data: bytes) -> None:
         with open_private(path, "wb") as file:
             file.write(data)
 
     def read(self, path: Path) -> bytes:
-        return path.read_bytes()
+        with own_open(path, "rb") as file:
+            return bytes(file.read())
 
     def checksum(self, path: Path, *, fresh: bool = False) -> str:
         """Returns the file's xxh3_128 in hexadecimal.
@@ -37,7 +40,7 @@ class FileSystem:
         With `fresh` the kernel's cached copy is dropped first, so that the disk itself is read.
         """
         digest = xxhash.xxh3_128()
-        with open(path, "rb", buffering=0) as file:
+        with own_open(path, "rb", buffering=0) as file:
             if fresh:
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
             while block := file.read(_BLOCK_BYTES):
@@ -57,7 +60,8 @@ class FileSystem:
         replace_file(old, new)
 
     def remove_file(self, path: Path) -> None:
-        path.unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            own_unlink(path)
 
     def remove_folder(self, path: Path) -> None:
         path.rmdir()
@@ -91,7 +95,7 @@ class FileSystem:
 
 
 def _sync(path: Path, flags: int) -> None:
-    fd = os.open(path, flags | os.O_CLOEXEC)
+    fd = own_os_open(path, flags | os.O_CLOEXEC)
     try:
         os.fsync(fd)
     finally:

@@ -12,6 +12,7 @@ from typing import Any
 
 from supervisor.records import plain
 from supervisor.storage.files.checked_record import LARGEST_INT
+from supervisor.storage.files.originals import own_os_open
 from supervisor.storage.files.private_files import make_private
 
 
@@ -60,7 +61,7 @@ class LineFile:
     def _open(self) -> None:
         make_private(self.path.parent)
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
-        self._fd = os.open(self.path, flags, 0o600)
+        self._fd = own_os_open(self.path, flags, 0o600)
         size = os.fstat(self._fd).st_size
         self._torn = size > 0 and os.pread(self._fd, 1, size - 1) != b"\n"
 

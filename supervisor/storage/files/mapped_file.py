@@ -7,6 +7,7 @@ import mmap
 import os
 from pathlib import Path
 
+from supervisor.storage.files.originals import own_os_open
 from supervisor.storage.files.private_files import make_private
 
 
@@ -17,7 +18,7 @@ def map_shared(path: Path, size: int) -> mmap.mmap:
         OSError: it cannot be created or mapped.
     """
     make_private(path.parent)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = own_os_open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         reserve(descriptor, size)
         return mmap.mmap(descriptor, size)

@@ -10,6 +10,14 @@ from pathlib import Path
 from typing import IO, Any
 
 from supervisor.records import plain
+from supervisor.storage.files.originals import (
+    own_mkdir,
+    own_open,
+    own_os_open,
+    own_rename,
+    own_replace,
+    own_unlink,
+)
 
 _REPLACES_NOTHING = (errno.EEXIST, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 """What some file systems in user space answer to a rename over an existing name."""
@@ -21,11 +29,11 @@ def open_private(path: Path, mode: str, buffering: int = -1) -> IO[Any]:
     Raises:
         OSError: also when `path` is a symbolic link, which is not followed.
     """
-    return open(
+    return own_open(
         path,
         mode,
         buffering,
-        opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW, 0o600),
+        opener=lambda name, flags: own_os_open(name, flags | os.O_NOFOLLOW, 0o600),
     )
 
 
@@ -38,7 +46,11 @@ def make_private(folder: Path) -> Path:
     missing = [folder, *folder.parents]
     missing = missing[: next((n for n, path in enumerate(missing) if path.is_dir()), len(missing))]
     for path in reversed(missing):
-        path.mkdir(mode=0o700, exist_ok=True)
+        try:
+            own_mkdir(path, 0o700)
+        except FileExistsError:
+            if not path.is_dir():
+                raise
     return folder
 
 
@@ -60,7 +72,7 @@ def write_private(path: Path, data: bytes | str, *, durable: bool = False) -> No
         replace_file(staged, path)
     except OSError:
         with contextlib.suppress(OSError):
-            staged.unlink(missing_ok=True)
+            own_unlink(staged)
         raise
 
 
@@ -71,12 +83,12 @@ def replace_file(staged: Path, path: Path) -> None:
         OSError: it refuses; one of the two is there.
     """
     try:
-        os.replace(staged, path)
+        own_replace(staged, path)
     except OSError as error:
         if error.errno not in _REPLACES_NOTHING or not path.is_file():
             raise
-        path.unlink()
-        os.rename(staged, path)
+        own_unlink(path)
+        own_rename(staged, path)
 
 
 def replaces_names(folder: Path) -> bool:
@@ -86,13 +98,13 @@ def replaces_names(folder: Path) -> bool:
     try:
         for name in names:
             name.touch(0o600)
-        os.replace(*names)
+        own_replace(*names)
     except OSError as error:
         return error.errno not in _REPLACES_NOTHING
     finally:
         for name in names:
             with contextlib.suppress(OSError):
-                name.unlink()
+                own_unlink(name)
     return True
 
 

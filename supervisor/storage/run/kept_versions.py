@@ -12,10 +12,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from supervisor.storage.files.originals import (
+    own_link,
+    own_open,
+    own_os_open,
+    own_rename,
+    own_unlink,
+)
 from supervisor.storage.files.private_files import make_private
-
-_rename, _link, _unlink = os.rename, os.link, os.unlink  # before workers patch them
-_open, _os_open = open, os.open
 
 ROOM = 4
 """A replaced file is kept only if so many more of its size fit on the disk."""
@@ -130,16 +134,16 @@ def _kept(name: str, place: str, found: os.stat_result, loss: Loss) -> bool:
     """
     try:
         if loss is Loss.NAME:
-            _link(name, place, follow_symlinks=False)
+            own_link(name, place, follow_symlinks=False)
             return True
         if loss is Loss.PART:
             copy_private(name, place, found)
             return True
-        _rename(name, place)
+        own_rename(name, place)
     except OSError:
         return False
     with contextlib.suppress(OSError):  # the script's own call will tell
-        descriptor = _os_open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        descriptor = own_os_open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
         os.fchmod(descriptor, stat.S_IMODE(found.st_mode))
         os.close(descriptor)
     return True
@@ -151,8 +155,8 @@ def copy_private(name: str, place: str, found: os.stat_result) -> None:
     Raises:
         OSError: it cannot be read, or the disk refuses.
     """
-    descriptor = _os_open(place, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-    with _open(name, "rb") as source, os.fdopen(descriptor, "wb") as target:
+    descriptor = own_os_open(place, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+    with own_open(name, "rb") as source, os.fdopen(descriptor, "wb") as target:
         shutil.copyfileobj(source, target, 1 << 20)
     os.utime(place, ns=(found.st_atime_ns, found.st_mtime_ns))
 
@@ -161,7 +165,7 @@ def remove(place: str) -> None:
     """Removes what is kept at `place`, if anything is."""
     if place:
         with contextlib.suppress(OSError):
-            _unlink(place)
+            own_unlink(place)
 
 
 def _has_room(path: str, size: int) -> bool:

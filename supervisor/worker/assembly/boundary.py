@@ -52,7 +52,7 @@ def build_boundary(
     capture = BoundaryCapture(
         whole_state=state.whole,
         script_files=recorders.files.record,
-        dispatcher=treatment.dispatcher,
+        judge_waiting=treatment.dispatcher.judge_waiting,
         pipeline=judging.pipeline,
     )
     corruption = _build_corruption(task, ground, state, judging, treatment, times)

@@ -206,7 +206,7 @@ def build_ranks(task: Task, ground: Ground, group: Group, treatment: Treatment) 
         place=task.place,
         collectives=CollectiveCount(rundir.collectives(rank), tells=tells),
         link=group.link,
-        dispatcher=treatment.dispatcher,
+        judge_waiting=treatment.dispatcher.judge_waiting,
         only_watching=group.only_watching,
         progress=ground.progress,
         journal=ground.journal,

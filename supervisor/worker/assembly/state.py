@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from dataclasses import dataclass
 
 from supervisor.codes import Found
@@ -23,6 +24,7 @@ from supervisor.worker.capture.checkpointer import Checkpointer
 from supervisor.worker.capture.follower_writer import FollowerWriter
 from supervisor.worker.capture.lead_writer import LeadWriter
 from supervisor.worker.capture.pre_treatment_checkpoint import PreTreatmentCheckpoint
+from supervisor.worker.capture.save_interval import SaveInterval
 from supervisor.worker.capture.script_census import ScriptCensus
 from supervisor.worker.capture.single_writer import SingleWriter
 from supervisor.worker.capture.split_replicas import SplitReplicas
@@ -31,6 +33,7 @@ from supervisor.worker.capture.whole_state import WholeState
 from supervisor.worker.compute_check.compute_check import ComputeCheck
 from supervisor.worker.corruption.look_requests import LookRequests
 from supervisor.worker.corruption.update_watch import UpdateWatch
+from supervisor.worker.live.checkpoint_listener import CheckpointListener
 from supervisor.worker.outside_draws.outside_draws import OUTSIDE
 from supervisor.worker.session.starting_point import ResumePoint, find_starting_point
 from supervisor.worker.treatment.exact_retry import MOST as MOST_RETRIES
@@ -55,12 +58,20 @@ def find_start(task: Task, ring: CheckpointRing, journal: Journal) -> ResumePoin
 def build_checkpointer(
     task: Task, ground: Ground, ring: CheckpointRing, tape: TapeWriter, memory: HeldMemory
 ) -> Checkpointer:
+    writer = _build_writer(task, ground, ring, tape)
+    ground.barrier(CheckpointListener.name, when_off=writer.saves_no_more)
     return Checkpointer(
-        _build_writer(task, ground, ring, tape),
+        writer,
         task.settings.checkpoint,
         ground.group_journal,
         memory=memory,
         puts_off=task.place.is_alone,
+        interval=SaveInterval(
+            task.settings.checkpoint,
+            time.monotonic(),
+            failures=task.order.failures,
+            trained_s=task.order.trained_s,
+        ),
     )
 
 
@@ -153,7 +164,7 @@ def build_state(task: Task, ground: Ground, ring: CheckpointRing, recorders: Rec
             warn=ground.warn,
         ),
         watch=UpdateWatch(ground.registry),
-        compute=ComputeCheck(ground.registry, replaces=not task.policy.observe_only),
+        compute=ComputeCheck(ground.registry, may_replace=lambda: not task.policy.observe_only),
         looks=LookRequests(ground.schedule),
     )
 

@@ -43,6 +43,9 @@ class CheckpointWriter(Protocol):
             CheckpointError: the disk refuses.
         """
 
+    def saves_no_more(self) -> None:
+        """This rank's saving is switched off: the others need not wait for it. Never raises."""
+
     def steps(self) -> list[int]:
         """Returns the steps of the checkpoints, newest last, abandoned ones left out."""
 

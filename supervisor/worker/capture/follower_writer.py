@@ -14,7 +14,9 @@ from supervisor.ranks import LEAD_RANK, RankPlace
 from supervisor.storage.checkpoints.checkpoints import Checkpoint, CheckpointRing
 from supervisor.storage.checkpoints.parts import (
     REFUSED,
+    call_all_off,
     call_off,
+    is_all_called_off,
     is_called_off,
     part_of,
     part_path,
@@ -87,6 +89,10 @@ class FollowerWriter(CheckpointWriter):
         """Raises CheckpointError if the first rank does not save this step."""
         if is_called_off(self._part(step, LEAD_RANK), self._saves):
             raise CheckpointError(f"checkpoint of step {step}: the first rank could not save it")
+        if is_all_called_off(self._ring.folder, self._attempt, LEAD_RANK):
+            raise CheckpointError(
+                f"checkpoint of step {step}: the first rank saves nothing any more"
+            )
 
     def stream(self, captured: CapturedCheckpoint) -> CapturedCheckpoint:
         try:
@@ -95,6 +101,9 @@ class FollowerWriter(CheckpointWriter):
             self._saves += 1
             call_off(self._ring.disk, self._part(captured.step, self._place.rank), self._saves)
             raise
+
+    def saves_no_more(self) -> None:
+        call_all_off(self._ring.disk, self._ring.folder, self._attempt, self._place.rank)
 
     def steps(self) -> list[int]:
         return [checkpoint.step for checkpoint in self._ring.checkpoints()]

@@ -15,7 +15,9 @@ from supervisor.storage.checkpoints.checkpoints import Checkpoint, CheckpointRin
 from supervisor.storage.checkpoints.manifest import FileSum
 from supervisor.storage.checkpoints.parts import (
     RANKS,
+    call_all_off,
     call_off,
+    is_all_called_off,
     is_called_off,
     part_path,
     rank_folder,
@@ -120,6 +122,9 @@ class LeadWriter(SingleWriter):
             call_off(self._ring.disk, self._part(captured.step, self._place.rank), self._saves)
             raise
 
+    def saves_no_more(self) -> None:
+        call_all_off(self._ring.disk, self._ring.folder, self._attempt, self._place.rank)
+
     def read(self, step: int) -> dict[str, Any]:
         return read_rank_state(self._ring.get(step), self._place)
 
@@ -159,6 +164,10 @@ class LeadWriter(SingleWriter):
         while time.monotonic() < deadline:
             if is_called_off(path, self._saves):
                 raise CheckpointError(f"checkpoint of step {step}: rank {rank} could not write it")
+            if is_all_called_off(self._ring.folder, self._attempt, rank):
+                raise CheckpointError(
+                    f"checkpoint of step {step}: rank {rank} saves nothing any more"
+                )
             with told_refusals(path):
                 part = read_part(self._ring.disk, path, step)
             if part is not None:

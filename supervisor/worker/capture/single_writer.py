@@ -46,6 +46,9 @@ class SingleWriter(CheckpointWriter):
         folder = self._ring.aside(captured.step, needed, for_abandoned=captured.abandoned)
         return streamed(captured, folder)
 
+    def saves_no_more(self) -> None:
+        """Nobody waits for it."""
+
     def steps(self) -> list[int]:
         return [checkpoint.step for checkpoint in self._ring.checkpoints()]
 

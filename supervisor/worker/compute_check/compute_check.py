@@ -31,7 +31,7 @@ class ComputeCheck:
     """The switch for the steps that are calculated twice; the training's numbers stay the same.
 
     Args:
-        replaces: a wrong result is replaced by what the repetitions give.
+        may_replace: see `DoubledOperators`.
 
     Attributes:
         step: that is calculated twice; -1 for none.
@@ -39,12 +39,14 @@ class ComputeCheck:
         counts: of all steps.
     """
 
-    def __init__(self, registry: Registry, *, replaces: bool) -> None:
+    def __init__(
+        self, registry: Registry, *, may_replace: Callable[[], bool] = lambda: True
+    ) -> None:
         self.step = -1
         self.has_ended = False
         self.reason = ""
         self._registry = registry
-        self._operators = DoubledOperators(replaces=replaces)
+        self._operators = DoubledOperators(may_replace=may_replace)
         self._found: list[WrongResult] = []
         self._region_s = 0.0
         self._live_s = 0.0

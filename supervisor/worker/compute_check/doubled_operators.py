@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,7 +68,8 @@ class DoubledOperators(TorchDispatchMode):
     back before it, and stand behind it where they stood. Nothing of it reaches autograd.
 
     Args:
-        replaces: a wrong result is replaced by what the repetitions give.
+        may_replace: whether a wrong result is replaced by what the repetitions give; asked for
+            each, because a rank may come to be only watched.
 
     Attributes:
         odd: results that were wrong.
@@ -77,12 +78,12 @@ class DoubledOperators(TorchDispatchMode):
 
     supports_higher_order_operators = True
 
-    def __init__(self, *, replaces: bool) -> None:
+    def __init__(self, *, may_replace: Callable[[], bool] = lambda: True) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.odd: list[OddResult] = []
         self.counts = CheckCounts()
         self.error: Exception | None = None
-        self._replaces = replaces
+        self._may_replace = may_replace
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -146,7 +147,7 @@ class DoubledOperators(TorchDispatchMode):
             if not _is_beyond_noise(live, first, others):
                 return result
         is_wrong = self._note(repetition, live, first, in_training=True)
-        return repetition.put(run, result) if is_wrong and self._replaces else result
+        return repetition.put(run, result) if is_wrong and self._may_replace() else result
 
     def _note(
         self,
@@ -170,7 +171,7 @@ class DoubledOperators(TorchDispatchMode):
                 right=right[worst].detach().clone(),
                 inputs=tuple(tensors_in((repetition.live.args, repetition.live.kwargs))),
                 in_training=in_training,
-                is_replaced=in_training and self._replaces,
+                is_replaced=in_training and self._may_replace(),
             )
         )
         return True

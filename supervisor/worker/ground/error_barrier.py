@@ -36,23 +36,34 @@ class ErrorBarrier:
         self._turn_off = turn_off
         self._tape_broken = tape_broken
 
-    def __call__(self, name: str, *, is_essential: bool = False, records: bool = False) -> Part:
+    def __call__(
+        self,
+        name: str,
+        *,
+        is_essential: bool = False,
+        records: bool = False,
+        when_off: Callable[[], None] | None = None,
+    ) -> Part:
         """Returns the part of this name, made at the first call.
 
         Args:
             is_essential: nothing can be supervised without it.
             records: it writes what a replay needs.
+            when_off: called once when it is switched off.
         """
         found = self._parts.get(name)
         if found is None:
             found = self._parts[name] = Part(name, self, is_essential, records)
+        if when_off is not None:
+            found.when_off = when_off
         return found
 
     def failed(self, part: Part, error: BaseException) -> None:
         """Takes note of a failure; never raises."""
         part.failures += 1
-        part.is_on = part.is_on and part.failures < LIMIT
         try:
+            if part.failures >= LIMIT:
+                part.turn_off()
             if part.records:
                 self._tape_broken()
             if not part.is_on and part.is_essential:
@@ -77,7 +88,7 @@ class Part:
         is_on: it has not failed too often, and nobody has switched it off.
     """
 
-    __slots__ = ("_barrier", "failures", "is_essential", "is_on", "name", "records")
+    __slots__ = ("_barrier", "failures", "is_essential", "is_on", "name", "records", "when_off")
 
     def __init__(self, name: str, barrier: ErrorBarrier, is_essential: bool, records: bool) -> None:
         self.name = name
@@ -85,7 +96,14 @@ class Part:
         self.is_on = True
         self.is_essential = is_essential
         self.records = records
+        self.when_off: Callable[[], None] = _nothing
         self._barrier = barrier
+
+    def turn_off(self) -> None:
+        """It failed too often, or must do nothing any more."""
+        if self.is_on:
+            self.is_on = False
+            self.when_off()
 
     def caught(self, error: BaseException) -> None:
         """The same for an ``except BaseException`` clause, which costs nothing until it is needed.
@@ -109,3 +127,7 @@ class Part:
             return False
         self.caught(error)
         return True
+
+
+def _nothing() -> None:
+    """Nobody waits for most parts."""

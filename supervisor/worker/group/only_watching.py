@@ -41,6 +41,6 @@ class OnlyWatching:
         self.has_begun = True
         self._policy.observe_only = True
         for name in self._saving:
-            self._barrier(name).is_on = False
+            self._barrier(name).turn_off()
         self._snapshots.clear()
         self._warn(why, aloud=True)

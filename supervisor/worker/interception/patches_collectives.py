@@ -15,8 +15,8 @@ from supervisor.storage.steps.tape import EntryKind
 from supervisor.worker.ground.error_barrier import Part
 from supervisor.worker.group.exchanges import Exchanges
 from supervisor.worker.group.first_averages import FirstAverages
-from supervisor.worker.interception.instrument import Seen
 from supervisor.worker.interception.patches_messages import counted
+from supervisor.worker.interception.training_hooks import Seen
 
 _RECEIVING = {
     "all_gather_object": "object_list",

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from supervisor.storage.run.databases import DBM, SQLITE, Databases
-from supervisor.worker.interception.instrument import Seen
+from supervisor.worker.interception.training_hooks import Seen
 
 
 def watch_databases(

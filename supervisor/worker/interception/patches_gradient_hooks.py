@@ -11,8 +11,8 @@ from torch.compiler import is_dynamo_compiling
 
 from supervisor.training_state.census.left_out import is_torchs
 from supervisor.training_state.gradient_hook import GradientHook
-from supervisor.worker.interception.instrument import Seen
 from supervisor.worker.interception.outside_dynamo import outside_dynamo, run_plainly
+from supervisor.worker.interception.training_hooks import Seen
 
 
 def watch_gradient_hooks(session: Seen) -> None:

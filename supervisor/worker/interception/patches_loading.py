@@ -7,7 +7,7 @@ from typing import Any
 
 from torch.utils.data._utils import fetch as fetching
 
-from supervisor.worker.interception.instrument import Seen
+from supervisor.worker.interception.training_hooks import Seen
 from supervisor.worker.recording.loading.loading_proofs import LoadingProofs
 
 _UNKNOWN = object()

@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from torch.compiler import is_dynamo_compiling
 
-from supervisor.worker.interception.instrument import Seen
 from supervisor.worker.interception.outside_dynamo import run_plainly
+from supervisor.worker.interception.training_hooks import Seen
 from supervisor.worker.outside_draws.outside_draws import OUTSIDE
 from supervisor.worker.outside_draws.sources import from_system, replace_method
 

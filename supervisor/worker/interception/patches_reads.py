@@ -15,8 +15,8 @@ import torch
 from torch.compiler import is_dynamo_compiling
 
 from supervisor.storage.steps.tape import EntryKind
-from supervisor.worker.interception.instrument import Seen
 from supervisor.worker.interception.outside_dynamo import outside_dynamo, run_plainly
+from supervisor.worker.interception.training_hooks import Seen
 
 MAX_LISTED = 256
 """Elements up to which `tolist` and `numpy` are recorded as they are; of more, the tensor is."""

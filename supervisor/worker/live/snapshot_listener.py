@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from supervisor.settings import RunSettings
 from supervisor.training_state.snapshot import SnapshotRing
@@ -16,7 +16,6 @@ from supervisor.worker.ground.budget import CHECKPOINTS, Share, usual_cost
 from supervisor.worker.ground.error_barrier import ErrorBarrier
 from supervisor.worker.ground.run_health import RunHealth
 from supervisor.worker.ground.turns import TimedListener, Turns
-from supervisor.worker.live.corruption_listener import CorruptionListener
 from supervisor.worker.live.step_times import StepTimes
 
 MIN_STEPS = 10
@@ -27,6 +26,15 @@ MAX_STEPS_LATER = 100
 MOST_LOST = 0.05
 """Of the steps so far: a run that is old enough loses no more by a rollback to a copy that is up to
 `MAX_STEPS_LATER` steps older."""
+
+
+class SnapshotCheck(Protocol):
+    """What is asked of the check for corruption around a snapshot."""
+
+    name: str
+
+    def look(self, step: int) -> bool: ...
+    def looked(self, step: int, state: Mapping[str, Any]) -> None: ...
 
 
 class SnapshotListener(TimedListener):
@@ -46,7 +54,7 @@ class SnapshotListener(TimedListener):
         schedule: BoundarySchedule,
         times: StepTimes,
         health: RunHealth,
-        corruption: CorruptionListener,
+        corruption: SnapshotCheck,
         barrier: ErrorBarrier,
     ) -> None:
         super().__init__(turns)

@@ -10,13 +10,12 @@ from typing import IO, Any
 
 import numpy as np
 
+from supervisor.storage.files.originals import own_open, own_os_open
 from supervisor.storage.run.kept_versions import COPIED_BYTES, Change
 from supervisor.storage.run.set_aside import SetAside
 
 HEADER_BYTES = 4096
 """Of a file that is mapped behind its header, as `numpy.save` writes them."""
-
-_open, _os_open = open, os.open  # before they are patched
 
 
 class ChangedInPlace:
@@ -66,7 +65,7 @@ class ChangedInPlace:
         found = os.lstat(name)
         if anew:
             self._aside.move(name)
-            os.close(_os_open(name, os.O_CREAT | os.O_WRONLY, found.st_mode & 0o777))
+            os.close(own_os_open(name, os.O_CREAT | os.O_WRONLY, found.st_mode & 0o777))
         elif found.st_size > COPIED_BYTES:
             self.lost.add(name)
             return
@@ -127,7 +126,7 @@ def mapped_files(values: Iterable[Any]) -> set[str]:
 
 def _mapped() -> Iterator[str]:
     """The files that this process maps so that what it writes there reaches them."""
-    with _open("/proc/self/maps") as maps:
+    with own_open("/proc/self/maps") as maps:
         for line in maps:
             fields = line.split(maxsplit=5)
             if len(fields) == 6 and fields[1].startswith("rw-s"):
@@ -139,8 +138,8 @@ def _mapped() -> Iterator[str]:
 def _overwrite(name: str, source: str) -> None:
     """Gives a file another content, without its being empty in between: it may be mapped."""
     found = os.stat(source)
-    descriptor = _os_open(name, os.O_WRONLY)
-    with _open(source, "rb") as content, os.fdopen(descriptor, "wb") as file:
+    descriptor = own_os_open(name, os.O_WRONLY)
+    with own_open(source, "rb") as content, os.fdopen(descriptor, "wb") as file:
         shutil.copyfileobj(content, file, 1 << 20)
         file.flush()
         os.ftruncate(file.fileno(), found.st_size)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from typing import IO, Any
 
+from supervisor.storage.files.originals import own_os_open, own_unlink
 from supervisor.storage.run.folder_times import folder_times
 from supervisor.storage.run.kept_versions import COPIED_BYTES
 from supervisor.storage.run.script_files import ScriptFiles
@@ -19,8 +20,6 @@ from supervisor.storage.run.set_aside import SetAside
 from supervisor.worker.recording.changed_in_place import ChangedInPlace
 from supervisor.worker.recording.whole_files import WholeFiles
 from supervisor.worker.recording.written_files import WrittenFiles
-
-_os_open, _unlink = os.open, os.unlink  # before they are patched
 
 _CLOCK_S = 0.05
 """The clock of file times is that much behind `time.time`, at most."""
@@ -166,7 +165,7 @@ class ReplayedFiles:
             return False
         self.kept.add(target)
         if is_new:
-            _unlink(source)
+            own_unlink(source)
         else:
             self.aside.move(source)
             self.kept.discard(source)
@@ -178,7 +177,7 @@ class ReplayedFiles:
         for path in inner:
             there = target + path[len(source) :]
             if there in self.aside.stored and not os.path.lexists(there):
-                _unlink(path)
+                own_unlink(path)
                 os.rename(self.aside.stored.pop(there), path)
                 self.kept.add(there)
             elif path in self.created or self.is_new(path):
@@ -272,7 +271,7 @@ class NamelessFiles:
         for file, name in self._open:
             file.flush()
             descriptor, position = file.fileno(), os.lseek(file.fileno(), 0, os.SEEK_CUR)
-            real = _os_open(name, os.O_RDWR | os.O_TRUNC)
+            real = own_os_open(name, os.O_RDWR | os.O_TRUNC)
             with os.fdopen(os.dup(descriptor), "rb") as content, os.fdopen(os.dup(real), "wb") as f:
                 content.seek(0)
                 shutil.copyfileobj(content, f)
@@ -283,9 +282,9 @@ class NamelessFiles:
 
 def _nameless(folder: str) -> int:
     try:
-        return _os_open(folder, os.O_TMPFILE | os.O_RDWR, 0o600)
+        return own_os_open(folder, os.O_TMPFILE | os.O_RDWR, 0o600)
     except OSError:  # not every file system can
         name = os.path.join(folder, f".{secrets.token_hex(8)}")
-        descriptor = _os_open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-        _unlink(name)
+        descriptor = own_os_open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        own_unlink(name)
         return descriptor

@@ -6,6 +6,7 @@ import contextlib
 import os
 from collections.abc import Collection, Iterable, Mapping
 
+from supervisor.storage.files.originals import own_link, own_os_open, own_unlink
 from supervisor.storage.run.files_at_target import FilesAtTarget
 from supervisor.storage.run.folder_times import put_back_folder_times
 from supervisor.storage.run.kept_versions import Change, copy_private
@@ -15,7 +16,6 @@ from supervisor.worker.recording.other_names import OtherNames
 from supervisor.worker.recording.replayed_files import ReplayedFiles
 from supervisor.worker.recording.whole_files import is_as_recorded
 
-_unlink, _link, _os_open = os.unlink, os.link, os.open  # before they are patched
 _SQLITE = b"SQLite format 3\0"
 
 
@@ -157,7 +157,7 @@ class SettledFiles:
             elif path in self._replay.in_place or path in mapped:
                 done.append(path)
             elif path in self._replay.again and path not in settled and not self._is_later(path):
-                _unlink(path)
+                own_unlink(path)
                 self._aside.bring_back(path)
             elif os.path.lexists(path):  # written again by the replay, with the same content
                 made = self._record.was_made_since(path, self._replay.interval or 0)
@@ -178,7 +178,7 @@ class SettledFiles:
             if path != old and path not in self._aside.stored and is_as_recorded(old, then):
                 with contextlib.suppress(OSError):
                     if os.path.lexists(path):
-                        _unlink(path)
+                        own_unlink(path)
                     copy_private(old, path, os.lstat(old))
 
     def _bring_recorded_back(
@@ -189,7 +189,7 @@ class SettledFiles:
             to = self._aside.stored.get(path)
             if to is not None and is_as_recorded(to, recorded[path]):
                 if os.path.lexists(path):
-                    _unlink(path)
+                    own_unlink(path)
                 self._aside.bring_back(path)
 
     def _remove_surplus(self, recorded: Mapping[str, list[int]]) -> list[str]:
@@ -205,7 +205,7 @@ class SettledFiles:
             ):
                 stay.append(path)
             elif path not in self._replay.kept or not self._aside.move(path):
-                _unlink(path)
+                own_unlink(path)
         return stay
 
     def _written_by_others(self, known: Collection[str]) -> list[str]:
@@ -233,7 +233,7 @@ class SettledFiles:
             if path in seen or path in self._replay.in_place:
                 continue
             if path in self._aside.stored and not self._is_later(path):
-                _unlink(path)
+                own_unlink(path)
                 self._aside.bring_back(path)
             else:
                 lost.append(path)
@@ -265,9 +265,9 @@ class SettledFiles:
                 lost.append(path)
                 continue
             if os.path.lexists(path) and not self._aside.move(path):
-                _unlink(path)  # made by the replay: the newer one stands aside already
+                own_unlink(path)  # made by the replay: the newer one stands aside already
             os.makedirs(os.path.dirname(path), exist_ok=True)
-            _link(change.kept, path, follow_symlinks=False)
+            own_link(change.kept, path, follow_symlinks=False)
             restored.add(path)
         return restored, lost
 
@@ -292,7 +292,7 @@ class SettledFiles:
 
 def _is_database(path: str) -> bool:
     try:
-        descriptor = _os_open(path, os.O_RDONLY)
+        descriptor = own_os_open(path, os.O_RDONLY)
     except OSError:
         return False
     try:

@@ -11,10 +11,10 @@ from typing import IO, Any
 
 import xxhash
 
+from supervisor.storage.files.originals import own_os_open
 from supervisor.storage.run.kept_versions import COPIED_BYTES
 from supervisor.storage.run.set_aside import SetAside
 
-_open = os.open  # before it is patched
 FILES = 2_000
 """The newest that are compared; their checksums are part of each checkpoint."""
 _PIECE = 1 << 20
@@ -163,7 +163,7 @@ class WrittenFiles:
 
 @contextlib.contextmanager
 def _opened(path: str, flags: int) -> Iterator[int]:
-    descriptor = _open(path, flags)
+    descriptor = own_os_open(path, flags)
     try:
         yield descriptor
     finally:

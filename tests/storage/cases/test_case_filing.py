@@ -122,4 +122,4 @@ def test_a_run_is_filed_once_however_often_it_ends(tmp_path: Path) -> None:
 
     assert filed == [1, 0]
     memory = CaseMemory(library.all())
-    assert memory.treatments(library.all()[0].signature) == ("restart",)
+    assert list(memory.treatments(library.all()[0].signature)) == ["restart"]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -43,11 +44,11 @@ def test_what_helped_most_in_similar_cases_comes_first() -> None:
         ]
     )
 
-    assert memory.treatments(SIGNATURE) == ("rollback", "cut_lr")
+    assert tuple(memory.treatments(SIGNATURE)) == ("rollback", "cut_lr")
 
 
 def test_the_advisor_knows_trouble_by_the_signature_under_which_it_was_filed() -> None:
-    advisor = CaseAdvisor(CaseMemory([case("rollback")]))
+    advisor = CaseAdvisor(CaseMemory([replace(case("rollback"), id=7, run="runs/a")]))
     alert = Alert(
         detector="slow_divergence", severity=Severity.HIGH, category="loss", kind="rising",
         cause=Cause.DIVERGENCE, message="", step=118,
@@ -63,8 +64,8 @@ def test_the_advisor_knows_trouble_by_the_signature_under_which_it_was_filed() -
         record = StepRecord(step=step)
         given[step] = advisor.update(record, [alert] if step == 118 else [], risk)
 
-    assert given[119] == ()
-    assert given[125] == ("rollback",)
+    assert given[119] == {}
+    assert given[125] == {"rollback": "case 7 of runs/a"}
     other = CaseAdvisor(CaseMemory([case("rollback")]))
     other.load_state_dict(advisor.state_dict())
     assert other.state_dict() == advisor.state_dict()
@@ -81,7 +82,7 @@ def test_a_run_keeps_what_the_library_knew_when_it_began(
     library.add(case("cut_lr"))
 
     assert problem is None
-    assert load_memory(rundir).treatments(SIGNATURE) == ("rollback",)
+    assert tuple(load_memory(rundir).treatments(SIGNATURE)) == ("rollback",)
 
 
 def test_a_missing_library_is_an_empty_one_and_is_not_made(

@@ -29,7 +29,7 @@ def case(treatment: str, outcome: str, **changes: str) -> Case:
 
 
 def treatments(library: CaseLibrary) -> tuple[str, ...]:
-    return CaseMemory(library.all()).treatments(SPIKE)
+    return tuple(CaseMemory(library.all()).treatments(SPIKE))
 
 
 @pytest.fixture

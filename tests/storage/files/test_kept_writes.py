@@ -121,7 +121,7 @@ def test_a_file_system_that_replaces_no_names_is_written_in_two_steps(
         os.rename(old, new)
 
     before = private_files.replaces_names(tmp_path)
-    monkeypatch.setattr(os, "replace", replaces_nothing)
+    monkeypatch.setattr(private_files, "own_replace", replaces_nothing)
 
     for text in ("first", "second"):
         private_files.write_private(tmp_path / "file", text)

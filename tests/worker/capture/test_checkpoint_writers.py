@@ -215,6 +215,39 @@ def test_a_rank_whose_disk_is_full_keeps_no_other_waiting(
     assert [path.name for path in tmp_path.iterdir()] == ["step_00000007"]
 
 
+@pytest.mark.parametrize("off", [0, 1])
+def test_a_rank_whose_saving_is_switched_off_keeps_no_other_waiting(
+    off: int, tmp_path: Path
+) -> None:
+    disk = FastDisk()
+    first, other = (
+        kind(
+            CheckpointRing(tmp_path, SETTINGS, file_system=disk),
+            lambda: None,
+            place=PLACES[rank],
+            attempt=1,
+            timeout_s=60.0,
+        )
+        for rank, kind in enumerate((LeadWriter, FollowerWriter))
+    )
+
+    (first, other)[off].saves_no_more()
+
+    for step in (7, 9):
+        with pytest.raises(CheckpointError, match="saves nothing any more"):
+            (other, first)[off].write(captured(step))
+    later = LeadWriter(
+        CheckpointRing(tmp_path, SETTINGS, file_system=disk),
+        lambda: None,
+        place=PLACES[0],
+        attempt=2,
+        timeout_s=0.0,
+    )
+    with pytest.raises(CheckpointError, match="has not written its part"):
+        later.write(captured(9))
+    assert not any("99999999" in path.name for path in tmp_path.iterdir())  # of the attempt before
+
+
 def test_the_manifest_comes_last_and_after_what_it_refers_to(build: Build, tmp_path: Path) -> None:
     order: list[str] = []
 

@@ -30,7 +30,7 @@ def gradient(check: ComputeCheck | None, exponent: float = 1.0) -> torch.Tensor:
 
 
 def test_gradients_that_torch_would_calculate_by_another_formula_are_left_alone() -> None:
-    check = ComputeCheck(Registry(), replaces=True)
+    check = ComputeCheck(Registry())
     check.begin(5)
     assert torch.equal(gradient(check), gradient(None))
     assert 0 < check.counts.calls < 5  # of the forward alone
@@ -40,7 +40,7 @@ def test_what_is_wrong_is_described_with_the_parameter_that_was_read() -> None:
     registry = Registry()
     model = nn.Sequential(nn.Linear(4, 3), nn.Tanh())
     registry.add_model(model)
-    check = ComputeCheck(registry, replaces=True)
+    check = ComputeCheck(registry)
     machine = SickMachine(
         "aten.addmm.default", lambda call, result: flip(result, place=4) if call == 0 else None
     )
@@ -61,7 +61,7 @@ def test_compiled_code_is_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     utils = types.ModuleType("torch._dynamo.utils")
     utils.counters = {"frames": Counter(total=1)}  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "torch._dynamo.utils", utils)
-    check = ComputeCheck(Registry(), replaces=True)
+    check = ComputeCheck(Registry())
     check.begin(5)
     assert check.step == -1
     assert check.has_ended
@@ -73,7 +73,7 @@ def test_an_error_of_ours_ends_it_and_says_why() -> None:
         if call == 1:
             raise MemoryError("no more")
 
-    check = ComputeCheck(Registry(), replaces=True)
+    check = ComputeCheck(Registry())
     model = nn.Linear(4, 3)
     check.begin(5)
     with SickMachine("aten.addmm.default", fails):

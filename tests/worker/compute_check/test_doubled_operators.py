@@ -78,7 +78,7 @@ def test_a_training_that_is_calculated_twice_is_the_same_to_the_bit(
 ) -> None:
     make, batch = MODELS[name]
     plain = trained(make, batch, None, dtype)
-    operators = DoubledOperators(replaces=True)
+    operators = DoubledOperators()
     doubled = trained(make, batch, operators, dtype)
     assert operators.error is None
     assert operators.counts.calls > 30
@@ -99,11 +99,11 @@ def layer(operators: DoubledOperators, machine: SickMachine | None) -> torch.Ten
 
 
 def healthy() -> torch.Tensor:
-    return layer(DoubledOperators(replaces=True), None)
+    return layer(DoubledOperators(), None)
 
 
 def test_a_wrong_result_is_replaced_by_what_the_repetitions_give() -> None:
-    operators = DoubledOperators(replaces=True)
+    operators = DoubledOperators()
     machine = SickMachine(
         "aten.addmm.default", lambda call, result: flip(result, place=7) if call == 0 else None
     )
@@ -116,7 +116,9 @@ def test_a_wrong_result_is_replaced_by_what_the_repetitions_give() -> None:
 
 
 def test_it_is_left_where_nothing_is_to_be_treated() -> None:
-    operators = DoubledOperators(replaces=False)
+    is_treated = True
+    operators = DoubledOperators(may_replace=lambda: is_treated)
+    is_treated = False  # as of a rank that has come to be only watched
     machine = SickMachine(
         "aten.addmm.default", lambda call, result: flip(result) if call == 0 else None
     )
@@ -126,7 +128,7 @@ def test_it_is_left_where_nothing_is_to_be_treated() -> None:
 
 
 def test_a_wrong_repetition_does_not_reach_the_training() -> None:
-    operators = DoubledOperators(replaces=True)
+    operators = DoubledOperators()
     machine = SickMachine(
         "aten.addmm.default", lambda call, result: flip(result) if call == 1 else None
     )
@@ -145,7 +147,7 @@ def test_a_result_that_is_written_in_place_is_put_back() -> None:
         assert returned is values
         return values
 
-    operators = DoubledOperators(replaces=True)
+    operators = DoubledOperators()
     machine = SickMachine(
         "aten.relu_.default", lambda call, result: flip(result, place=4) if call == 0 else None
     )
@@ -155,7 +157,7 @@ def test_a_result_that_is_written_in_place_is_put_back() -> None:
 
 
 def test_a_wrong_copy_does_not_reach_the_training() -> None:
-    operators = DoubledOperators(replaces=True)
+    operators = DoubledOperators()
     values = torch.arange(1.0, 7.0)
     machine = SickMachine(
         "aten.copy_.default", lambda call, result: flip(result) if call == 0 else None
@@ -167,7 +169,7 @@ def test_a_wrong_copy_does_not_reach_the_training() -> None:
 
 
 def test_what_differs_by_rounding_alone_is_counted_only() -> None:
-    operators = DoubledOperators(replaces=True)
+    operators = DoubledOperators()
     machine = SickMachine(
         "aten.addmm.default", lambda call, result: flip(result, bit=1) if call == 0 else None
     )
@@ -177,7 +179,7 @@ def test_what_differs_by_rounding_alone_is_counted_only() -> None:
 
 
 def test_under_deterministic_algorithms_every_bit_counts() -> None:
-    operators = DoubledOperators(replaces=True)
+    operators = DoubledOperators()
     machine = SickMachine(
         "aten.addmm.default", lambda call, result: flip(result, bit=1) if call == 0 else None
     )
@@ -191,7 +193,7 @@ def test_under_deterministic_algorithms_every_bit_counts() -> None:
 
 
 def test_an_operator_that_never_gives_the_same_twice_is_not_accused() -> None:
-    operators = DoubledOperators(replaces=True)
+    operators = DoubledOperators()
     machine = SickMachine("aten.addmm.default", lambda call, result: result.add_(1e-3 * (call % 5)))
     layer(operators, machine)
     assert not operators.odd
@@ -199,7 +201,7 @@ def test_an_operator_that_never_gives_the_same_twice_is_not_accused() -> None:
 
 
 def test_but_it_is_where_a_result_is_far_beyond_its_noise() -> None:
-    operators = DoubledOperators(replaces=True)
+    operators = DoubledOperators()
     machine = SickMachine(
         "aten.addmm.default", lambda call, result: result.add_(1e-6 * call if call else 50.0)
     )
@@ -212,7 +214,7 @@ def test_memory_that_an_operator_leaves_as_it_found_it_is_no_result() -> None:
     values = torch.randn(50, 3, 15).log_softmax(2).requires_grad_()
     targets = torch.randint(1, 15, (3, 10))
     for _ in range(10):
-        operators = DoubledOperators(replaces=True)
+        operators = DoubledOperators()
         with operators:
             loss = F.ctc_loss(values, targets, (50, 43, 37), (10, 7, 5), reduction="sum")
         with operators:
@@ -223,7 +225,7 @@ def test_memory_that_an_operator_leaves_as_it_found_it_is_no_result() -> None:
 
 
 def test_what_raises_in_the_training_raises_as_without() -> None:
-    operators = DoubledOperators(replaces=True)
+    operators = DoubledOperators()
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"), operators:
         torch.randn(2, 3) @ torch.randn(2, 3)
     assert operators.error is None
@@ -234,7 +236,7 @@ def test_an_error_of_a_repetition_ends_the_check_alone() -> None:
         if call == 1:
             raise MemoryError("no more")
 
-    operators = DoubledOperators(replaces=True)
+    operators = DoubledOperators()
     machine = SickMachine("aten.addmm.default", fails)
     assert torch.equal(layer(operators, machine), healthy())
     assert isinstance(operators.error, MemoryError)

@@ -37,6 +37,23 @@ def ward(tmp_path: Path) -> Ward:
     return Ward(tmp_path)
 
 
+def test_who_waits_for_a_part_hears_once_that_it_is_off(tmp_path: Path) -> None:
+    heard: list[str] = []
+    barrier = ErrorBarrier(Journal(tmp_path / "e.jsonl", attempt=1, rank=0), _pass, _pass)
+    part = barrier("checkpoints", when_off=lambda: heard.append("off"))
+
+    for _ in range(LIMIT + 1):
+        with barrier("checkpoints"):
+            raise ValueError
+    part.turn_off()
+
+    assert heard == ["off"]
+
+
+def _pass() -> None:
+    pass
+
+
 def test_a_part_that_fails_too_often_is_off_and_the_others_are_on(ward: Ward) -> None:
     part = ward.barrier("clipping")
 

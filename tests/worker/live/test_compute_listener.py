@@ -46,7 +46,7 @@ def told() -> Told:
 
 
 def listener(told: Told, **settings: Any) -> tuple[ComputeListener, ComputeCheck]:
-    check = ComputeCheck(Registry(), replaces=True)
+    check = ComputeCheck(Registry())
     told_as: Any = told
     found = ComputeListener(
         ComputeCheckSettings(**settings),
