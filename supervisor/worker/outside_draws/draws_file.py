@@ -12,9 +12,9 @@ from pathlib import Path
 
 import xxhash
 
+from supervisor.storage.files.originals import own_os_open, own_replace
 from supervisor.storage.files.private_files import make_private
 
-_open, _replace = os.open, os.replace  # before they are patched
 _HEAD = struct.Struct("<BII")
 SITE, DRAW, TIMES, NUMBERS = 0, 1, 2, 3
 """Entries: a place that draws; what one draw gave; clock readings of a place (differences); numbers
@@ -38,10 +38,10 @@ class DrawsWriter:
         self.size, self._digest = 0, xxhash.xxh3_64()
         anew = path.with_suffix(".outside_anew")
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
-        self._descriptor = _open(anew, flags, 0o600)
+        self._descriptor = own_os_open(anew, flags, 0o600)
         while before is not None and self.size < keep:
             self._write(os.pread(before, min(_PIECE, keep - self.size), self.size) or b"?")
-        _replace(anew, path)
+        own_replace(anew, path)
 
     @property
     def digest(self) -> str:
@@ -77,7 +77,7 @@ class DrawsReader:
     """Reads the file that earlier attempts have left, whatever becomes of its name."""
 
     def __init__(self, path: Path) -> None:
-        self.descriptor = _open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self.descriptor = own_os_open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def entries(self) -> Iterator[tuple[int, int, int]]:
         """Yields kind, number of the site and place of each whole entry."""

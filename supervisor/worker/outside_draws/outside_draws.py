@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import threading
 from array import array
 from collections import deque
@@ -29,29 +28,16 @@ from supervisor.worker.outside_draws.draws_file import (
     DrawsReader,
     DrawsWriter,
 )
+from supervisor.worker.outside_draws.sites import (
+    NUMBER,
+    OF_THE_PROCESS,
+    Site,
+    caller,
+    line_of_script,
+)
 
 META = "outside"
 """The entry of a checkpoint's manifest."""
-_CARRIERS = frozenset(
-    {
-        *("random", "secrets", "uuid", "torch.random", "torch.cuda", "torch.cuda.random"),
-        *(__name__, f"{__package__}.sources", "supervisor.worker.interception.patches_random"),
-        "supervisor.worker.interception.patches_files",
-        "supervisor.worker.interception.patches_process",
-    }
-)
-"""Modules that draw for whoever calls them."""
-_OF_THE_PROCESS = frozenset(
-    {
-        *("asyncio", "concurrent", "http", "importlib", "multiprocessing", "queue", "selectors"),
-        *("socket", "ssl", "subprocess", "supervisor", "tempfile", "threading", "torch"),
-    }
-)
-"""Libraries whose draws name locks and sockets, and whose clocks measure how long they wait: that
-is the process's own, in a replay too. Torch's seeds are seen on their own."""
-_PYTHON = os.path.dirname(os.__file__) + os.sep
-_OURS = str(Path(__file__).parents[2]) + os.sep
-_NUMBER = "a number: "
 _MOST_CODES = 8_192
 """Places of code that are known at a glance; a script that makes code at each step has more."""
 _WAITING = 4_096
@@ -64,35 +50,6 @@ class Depth(Protocol):
     active: bool
     depth: int
     thread: int
-
-
-class Site:
-    """One place of code that draws.
-
-    Attributes:
-        number: in the record; -1 for a place whose draws are the process's own.
-        said: the script's line, and what it draws there.
-        draws: places in the file of the values that it is still to be given.
-        due: how many of them a replay to the checkpoint takes.
-        blocks: places in the file of its clock readings.
-        times: readings that a replay is given next.
-        waiting: readings that are not in the file yet.
-    """
-
-    __slots__ = ("blocks", "draws", "due", "number", "said", "taken", "times", "waiting")
-
-    def __init__(self, number: int, said: str = "") -> None:
-        self.number, self.said = number, said
-        self.draws: array[int] = array("Q")
-        self.taken = self.due = 0
-        self.blocks: deque[int] = deque()
-        self.times: deque[int] = deque()
-        self.waiting: array[int] = array("q")
-
-    @property
-    def is_number(self) -> bool:
-        """Whether it gives numbers of the process, which no other process is given."""
-        return f" draws from {_NUMBER}" in self.said
 
 
 class OutsideDraws:
@@ -235,7 +192,7 @@ class OutsideDraws:
         if not self.is_scripts():
             self._may_be_lost(what)
             return make()
-        frame = _caller()
+        frame = caller()
         site = self._site(frame, what)
         if site.number < 0:
             return make()
@@ -279,7 +236,7 @@ class OutsideDraws:
         """Notes a number that only this process can use: of a child, a descriptor, a port."""
         if number < 0 or not self.is_scripts():
             return
-        site = self._site(_caller(), f"{_NUMBER}{what}")
+        site = self._site(caller(), f"{NUMBER}{what}")
         if site.number < 0:
             return
         if not self._is_replay:
@@ -329,13 +286,13 @@ class OutsideDraws:
             module = str(frame.f_globals.get("__name__", "")).partition(".")[0]
             name = f"{what}|{code.co_filename}|{code.co_name}|{code.co_firstlineno}|{at}"
             name = name.replace("\n", " ")
-            its_own = ("supervisor",) if what.startswith(_NUMBER) else _OF_THE_PROCESS
+            its_own = ("supervisor",) if what.startswith(NUMBER) else OF_THE_PROCESS
             if module in its_own and not code.co_filename.startswith("<"):
                 site = self._nobodys
             elif name in self._sites:
                 site = self._sites[name]
             else:
-                said = f"{_line_of_script(frame)} draws from {what}".replace("\n", " ")
+                said = f"{line_of_script(frame)} draws from {what}".replace("\n", " ")
                 site = self._add(f"{name}\n{said}", said)
                 if self._writer is not None:
                     self._append(SITE, site, f"{name}\n{said}".encode())
@@ -414,10 +371,10 @@ class OutsideDraws:
         would draw in a replay."""
         if self.lost or self._is_ours or self._depth is None or not self._depth_is_elsewhere():
             return
-        frame = _caller()
+        frame = caller()
         module = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-        said = _line_of_script(frame)
-        if module in _OF_THE_PROCESS or not said:
+        said = line_of_script(frame)
+        if module in OF_THE_PROCESS or not said:
             return
         where = "another process" if self._is_off else "a thread"
         self.lost = f"{said} draws from {what} in {where}, which no resume can give again"
@@ -439,24 +396,3 @@ RUNNING: dict[str, Callable[[], int]] = {}
 """Clocks that count from anywhere → the original function that reads one."""
 OUTSIDE = OutsideDraws()
 """That of this process."""
-
-
-def _caller() -> FrameType:
-    """The frame that draws, through the modules that draw for others."""
-    frame = sys._getframe(2)
-    while frame.f_back is not None and frame.f_globals.get("__name__") in _CARRIERS:
-        frame = frame.f_back
-    return frame
-
-
-def _line_of_script(frame: FrameType | None) -> str:
-    """`file:line` of the innermost call that belongs to no library; empty for none."""
-    first = frame
-    while frame is not None:
-        path = frame.f_code.co_filename
-        if not path.startswith((_PYTHON, _OURS, "<")) and "site-packages" not in path:
-            return f"{os.path.basename(path)}:{frame.f_lineno}"
-        frame = frame.f_back
-    if first is None or threading.current_thread() is not threading.main_thread():
-        return ""
-    return f"{os.path.basename(first.f_code.co_filename)}:{first.f_lineno}"
