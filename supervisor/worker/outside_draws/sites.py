@@ -18,6 +18,7 @@ CARRIERS = frozenset(
             f"{__package__}.sources",
             "supervisor.worker.interception.patches_random",
         ),
+        "supervisor.unwarned",
         "supervisor.worker.interception.patches_files",
         "supervisor.worker.interception.patches_process",
     }
