@@ -105,7 +105,8 @@ class ChangedInPlace:
     def _still_written(self) -> set[str]:
         still = {name for file, name in self._anew if not file.closed}
         if self.by_number:
-            still |= self.by_number.intersection(open_for_writing())
+            is_open = set(open_for_writing())
+            still |= {name for name in self.by_number if os.path.realpath(name) in is_open}
         for file, _ in self._anew:
             if not file.closed:
                 file.flush()

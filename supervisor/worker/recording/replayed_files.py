@@ -149,7 +149,7 @@ class ReplayedFiles:
             self._creates(name)
         elif _is_regular(name):
             self.in_place.keep(name, anew=anew)
-            self.in_place.by_number |= {os.path.realpath(name)} if anew else set()
+            self.in_place.by_number |= {name} if anew else set()
 
     def renamed(self, source: str, target: str) -> bool:
         """Asked before a rename: whether to leave it out, because the newer `target` would go."""
