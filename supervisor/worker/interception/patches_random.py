@@ -23,8 +23,8 @@ from supervisor.worker.interception.training_hooks import Seen
 from supervisor.worker.outside_draws.outside_draws import OUTSIDE
 from supervisor.worker.outside_draws.sources import from_system, replace_method
 
-_SEED_BYTES, _UNUSED_BITS = 8, 11
-"""Torch's own seeds have 53 bits, so that each of them is a float, too."""
+_SEED_BYTES = 8
+"""Of what torch itself draws for a seed."""
 
 
 def watch_random_states(session: Seen) -> None:
@@ -55,7 +55,7 @@ def watch_seeds() -> None:
 
     def seed(self: torch.Generator) -> int:
         drawn = OUTSIDE.draw("torch's seed()", lambda: from_system(_SEED_BYTES), _SEED_BYTES)
-        found = int.from_bytes(drawn, "little") >> _UNUSED_BITS
+        found = int.from_bytes(drawn, "little")
         self.manual_seed(found)
         return found
 
