@@ -101,7 +101,6 @@ def _patch(worker: BuiltWorker) -> None:
     from supervisor.worker.interception.group_ends import patch_group_ends
     from supervisor.worker.interception.instrument import instrument
     from supervisor.worker.interception.patches_collectives import watch_collectives, watch_wrappers
-    from supervisor.worker.interception.patches_databases import watch_databases
     from supervisor.worker.interception.patches_files import watch_files
     from supervisor.worker.interception.patches_gradient_hooks import watch_gradient_hooks
     from supervisor.worker.interception.patches_messages import watch_messages
@@ -110,6 +109,7 @@ def _patch(worker: BuiltWorker) -> None:
     from supervisor.worker.interception.patches_ranks import begin_file_stores_anew, watch_ranks
     from supervisor.worker.interception.patches_reads import watch_reads
     from supervisor.worker.interception.patches_samples import watch_samples
+    from supervisor.worker.outside_draws.opened_databases import watch_databases
 
     session, files = worker.session, worker.files
     instrument(session)
@@ -117,7 +117,7 @@ def _patch(worker: BuiltWorker) -> None:
     watch_random_states(session)
     watch_seeds()
     watch_gradient_hooks(session)
-    watch_databases(session, files.record.databases, files.record.failed)
+    watch_databases(session.interception, files.record.databases, files.record.failed)
     watch_files(session, files.sizes, files.replayed, files.record)
     patch_group_ends()
     watch_ranks(worker.ranks)

@@ -9,18 +9,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from supervisor.storage.run.databases import DBM, SQLITE, Databases
-from supervisor.worker.interception.training_hooks import Seen
+from supervisor.worker.ground.interception_state import InterceptionState
 
 
 def watch_databases(
-    session: Seen, databases: Databases, failed: Callable[[Exception], None]
+    interception: InterceptionState, databases: Databases, failed: Callable[[Exception], None]
 ) -> None:
     """Patches for the rest of this process's life. Called once, after `instrument`.
 
     Args:
         failed: called with an error of ours.
     """
-    interception = session.interception
 
     def watch(
         module: Any, name: str, path_of: Callable[..., str | None], endings: Sequence[str]
