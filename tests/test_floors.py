@@ -76,6 +76,7 @@ NEIGHBOURS = {
 SUB_ROOMS: dict[str, tuple[str, ...]] = {
     "worker": (
         "ground",
+        "outside_draws",
         "group",
         "samples",
         "recording/loading",

@@ -15,6 +15,7 @@ from benchmarks.generated import (
     parts_of_files,
     parts_of_memory,
     parts_of_metrics,
+    parts_of_outside,
 )
 from benchmarks.generated.loops import LOOPS
 from benchmarks.generated.models import MADE, MODELS, OPTIMIZERS
@@ -28,6 +29,7 @@ PARTS = {
         *parts_of_memory.PARTS,
         *parts_of_files.PARTS,
         *parts_of_chance.PARTS,
+        *parts_of_outside.PARTS,
     )
 }
 PLACES = (

@@ -14,12 +14,13 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from supervisor.errors import pass_on
+from supervisor.errors import SupervisorError, pass_on
 from supervisor.own_process import Given, command, give_back
 from supervisor.storage.files.kept_writes import KEPT
 from supervisor.storage.run import handover, training_places
 from supervisor.storage.run.exit_notes import ExitNote, save_exit_note
 from supervisor.storage.run.exit_signs import outside_cause
+from supervisor.storage.run.orders import load_order
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.run.set_aside import SetAside
 from supervisor.worker.interception.patches_process import (
@@ -28,6 +29,8 @@ from supervisor.worker.interception.patches_process import (
     watch_fork,
     watch_own_signals,
 )
+from supervisor.worker.outside_draws.outside_draws import OUTSIDE
+from supervisor.worker.outside_draws.sources import watch_outside
 from supervisor.worker.process.exit_request import LOADING, SHORT, ExitRequest
 from supervisor.worker.process.program import Program
 from supervisor.worker.process.script_signals import script_signals
@@ -58,6 +61,7 @@ def main(arguments: list[str], environment: Mapping[str, str] | None = None) -> 
         KeptInput(relay, asks).install(now=bool(now))
     stacks = rundir.stacks(options.attempt, rank)
     rundir.make(stacks.parent)
+    _watch_outside(rundir, options.attempt, rank)
     script_signals.install(rundir.signals(rank), stacks)
     _write_whole_lines()
     _undo_unfinished_replay(rundir, rank)
@@ -69,6 +73,17 @@ def main(arguments: list[str], environment: Mapping[str, str] | None = None) -> 
         arguments=tuple(options.arguments),
     )
     return worker.run(program)
+
+
+def _watch_outside(rundir: RunDirectory, attempt: int, rank: int) -> None:
+    """Before the script draws anything: its seeds and names may come from the system."""
+    try:
+        order = load_order(rundir, attempt)
+        resumes = order.checkpoint_step is not None or bool(order.experiment)
+    except (SupervisorError, OSError):  # told of where the session cannot be built
+        resumes = False
+    OUTSIDE.install(rundir.outside(rank), resumes=resumes)
+    watch_outside()
 
 
 _THREADS_S = 3.0
@@ -123,6 +138,7 @@ class Worker:
         """Called when the script has imported torch: supervision begins."""
         from supervisor.worker.start import start_session
 
+        OUTSIDE.torch_arrives()
         self._session = start_session(self._rundir, self._attempt, self._given)
 
     def _make_run(self) -> Any:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from supervisor.ranks import RankPlace
 from supervisor.storage.run.rundir import RunDirectory
@@ -30,6 +31,7 @@ from supervisor.worker.group.exchanges import Exchanges
 from supervisor.worker.group.first_averages import FirstAverages
 from supervisor.worker.inspection.experiment import Experiment
 from supervisor.worker.live.corruption_listener import CorruptionListener
+from supervisor.worker.outside_draws.outside_draws import META
 from supervisor.worker.recording.attempt_files import AttemptFiles
 from supervisor.worker.recording.loading.loading_proofs import LoadingProofs
 from supervisor.worker.replay.silenced_collectives import SilencedCollectives
@@ -47,6 +49,7 @@ class BuiltWorker:
     Attributes:
         first_random: path of the random states with which the script began.
         is_experiment: this is a replay for `supervisor explain`.
+        outside: what the checkpoint tells of what was drawn from outside; None without one.
         collectives: silenced in the replay under way; None for none.
         exchanges: counts what ranks exchange.
         averages: knows when wrapped models begin to average.
@@ -73,6 +76,7 @@ class BuiltWorker:
     seed: int | None
     first_random: Path
     is_experiment: bool
+    outside: Mapping[str, Any] | None
 
 
 def build_worker(
@@ -138,6 +142,7 @@ def build_worker(
         seed=task.settings.seed,
         first_random=rundir.tape(place.rank).with_suffix(".random"),
         is_experiment=bool(task.order.experiment),
+        outside=None if start is None else start.checkpoint.meta.get(META, {}),
     )
 
 

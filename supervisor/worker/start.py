@@ -13,6 +13,7 @@ from supervisor.own_process import Given
 from supervisor.storage.run.orders import load_order
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.worker import current
+from supervisor.worker.outside_draws.outside_draws import OUTSIDE
 from supervisor.worker.process.exit_request import SHORT, ExitRequest
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ def start_session(rundir: RunDirectory, attempt: int, given: Given) -> Session |
             ask_torch_to_keep_records(rundir.nccl_trace(attempt), os.environ)
         _seed(worker.seed)
         worker.session.begin()
+        OUTSIDE.session_begins(worker.session.interception, worker.outside, worker.is_experiment)
     except (SupervisorError, OSError) as error:
         _leave_where_others_resume(rundir, attempt, given, error)
         print(f"supervisor: error: {error}: supervision is off", file=sys.stderr)
@@ -103,16 +105,19 @@ def _patch(worker: BuiltWorker) -> None:
     from supervisor.worker.interception.patches_gradient_hooks import watch_gradient_hooks
     from supervisor.worker.interception.patches_messages import watch_messages
     from supervisor.worker.interception.patches_normalisation import watch_normalisation
-    from supervisor.worker.interception.patches_random import watch_random_states
+    from supervisor.worker.interception.patches_random import watch_random_states, watch_seeds
     from supervisor.worker.interception.patches_ranks import begin_file_stores_anew, watch_ranks
     from supervisor.worker.interception.patches_reads import watch_reads
     from supervisor.worker.interception.patches_samples import watch_samples
+    from supervisor.worker.outside_draws.opened_databases import watch_databases
 
     session, files = worker.session, worker.files
     instrument(session)
     watch_reads(session)
     watch_random_states(session)
+    watch_seeds()
     watch_gradient_hooks(session)
+    watch_databases(session.interception, files.record.databases, files.record.failed)
     watch_files(session, files.sizes, files.replayed, files.record)
     patch_group_ends()
     watch_ranks(worker.ranks)

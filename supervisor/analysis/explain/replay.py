@@ -172,9 +172,9 @@ class ReplayRunner:
             tape, copied = self._rundir.tape(rank), copy.tape(rank)
             if start is not None:
                 _copy_start(tape, copied, part_of(start, rank, self.state.world_size))
-            random = tape.with_suffix(".random")
-            if random.exists():
-                shutil.copyfile(random, copied.with_suffix(".random"))
+            for begun in (".random", ".outside"):
+                if tape.with_suffix(begun).exists():
+                    shutil.copyfile(tape.with_suffix(begun), copied.with_suffix(begun))
 
     def _run(self, copy: RunDirectory, attempt: int, timeout_s: float) -> tuple[int, bool]:
         state, output = self.state, copy.root / "output.txt"

@@ -58,6 +58,10 @@ class RunDirectory:
         """What a fast-forward needs to know about the steps before a checkpoint."""
         return self.root / "tape" / f"rank_{rank}.tape"
 
+    def outside(self, rank: int) -> Path:
+        """What the script has drawn from the system's entropy and clocks."""
+        return self.tape(rank).with_suffix(".outside")
+
     def alive(self, rank: int) -> Path:
         """Where a worker counts what is progress but no step: batches, evaluation, checkpoints."""
         return self.root / "alive" / f"rank_{rank}"

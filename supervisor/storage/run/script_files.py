@@ -8,6 +8,7 @@ from typing import Any
 
 from supervisor.storage.files.complete_list import CompleteList
 from supervisor.storage.files.file_clock import file_time
+from supervisor.storage.run.databases import Databases
 from supervisor.storage.run.file_names import absolute, link_is_made
 from supervisor.storage.run.kept_versions import Change, KeptVersions, Loss, change_line, remove
 from supervisor.storage.run.nobodys_files import is_nobodys
@@ -58,6 +59,7 @@ class ScriptFiles:
         self.root = os.path.abspath(rundir.root)
         self._folder, self._rank = rundir.script_files, rank
         self._list = CompleteList(self._folder / f"rank_{rank}.jsonl", self._all_lines, tell)
+        self.databases = Databases(rundir, rank, tell)
         self._versions = KeptVersions(self._folder / f"rank_{rank}")
         self._is_training = is_training
         self._made: dict[str, int] = {}
@@ -140,8 +142,8 @@ class ScriptFiles:
             self._list.append({"folder": name, "interval": self._now()})
 
     def leaves_out(self, path: str) -> bool:
-        """Whether a file is no result of the script."""
-        return is_nobodys(path, self.root, self._holds_results)
+        """Whether a file is no result of the script, or part of a database."""
+        return path in self.databases or is_nobodys(path, self.root, self._holds_results)
 
     def reads(self, path: str) -> None:
         """Called for every file that is read; usually one look-up."""
@@ -224,6 +226,7 @@ class ScriptFiles:
                 here = (os.path.join(inner, name) for name in [*names, *links])
                 found.update({name: None for name in here if name not in theirs})
         data = set() if with_data else self._read
+        data |= {f for f in found if f in self.databases}
         files = [f for f in found if f not in data and not os.path.isdir(f)]
         return files + [f for f in found if os.path.islink(f) and os.path.isdir(f)], folders
 
@@ -262,7 +265,8 @@ class ScriptFiles:
             known = known | _real(known)
         written = self._made.keys() | self._touched | self._changes.keys() | self._open_in_c
         outside = {os.path.dirname(name) for name in written if not name.startswith(looked_after)}
-        return unseen_files(outside, known, min(self._began.values()), self.root)
+        found = unseen_files(outside, known, min(self._began.values()), self.root)
+        return [name for name in found if name not in self.databases]
 
     def was_made_since(self, path: str, interval: int) -> bool | None:
         """Whether a file or folder was made after `interval` began; None if nobody saw it."""
@@ -310,6 +314,7 @@ class ScriptFiles:
 
     def begin_anew(self) -> None:
         """Starts over, because the training departs from the recorded one: nothing is restored."""
+        self.databases.forget()
         if self._made or self._changes:
             self.continue_at(self.interval + 1, set())
 

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import uuid
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from supervisor.training_state.census.census import ADDRESS, RANDOM_NUMBERS, Census
@@ -25,6 +25,9 @@ _ROW = re.compile(rf'= (\[|\{{(?!"": "(bytes|datetime|date|time|timedelta|UUID|{
 _NUMBER = re.compile(rf'= (-?\d|true|false|\{{"": "({_NOT_PLAIN})")')
 _DISTINCT = len("= 12345")
 """Shorter values (0, 1, true) lie in too many places to be known again."""
+_DIGITS = re.compile(r"(?<![\w.])\d{3,}(?![\w.])")
+"""A number within a row; those of descriptors are too short to be known again there."""
+_LONG = 4_096
 _LETTERS = 60
 """Of a value in a message."""
 
@@ -64,7 +67,10 @@ class Nature:
         texts: those of the script that differ, as they were and as they are.
     """
 
-    def __init__(self, recorded: Census, live: Census) -> None:
+    def __init__(
+        self, recorded: Census, live: Census, numbers: Mapping[int, int] | None = None
+    ) -> None:
+        """`numbers`: of processes, descriptors and ports, as recorded and as they are here."""
         both = recorded.facts.keys() & live.facts.keys()
         self.differing = {p for p in both if recorded.facts[p] != live.facts[p]}
         drew_otherwise = RANDOM_NUMBERS in self.differing
@@ -76,6 +82,7 @@ class Nature:
         self.texts = [texts for path in self._paths for texts in texts_of(*pairs[path])]
         self.data_differ = drew_otherwise or self._paths != self.differing
         self._pairs = {pairs[p] for p in self._paths if min(map(len, pairs[p])) >= _DISTINCT}
+        self._numbers = {str(old): str(new) for old, new in (numbers or {}).items()}
         self._only_one_has = recorded.facts.keys() ^ live.facts.keys()
 
     def explains(self, path: str, recorded: str | None, live: str | None) -> bool:
@@ -86,7 +93,18 @@ class Nature:
             return path in self._only_one_has
         if recorded.startswith(TEMPORARY) and live.startswith(TEMPORARY):
             return True
+        if self._numbers and self._is_renumbered(recorded, live):
+            return True
         return any(recorded.replace(*own) == live for own in self.texts)
+
+    def _is_renumbered(self, recorded: str, live: str) -> bool:
+        """Whether all that differs are numbers that belong to a process."""
+        if recorded[:2] == "= " and self._numbers.get(recorded[2:]) == live[2:]:
+            return True
+        return (
+            len(recorded) < _LONG
+            and _DIGITS.sub(lambda n: self._numbers.get(n[0], n[0]), recorded) == live
+        )
 
     @property
     def count(self) -> int:

@@ -34,6 +34,7 @@ from supervisor.worker.compute_check.compute_check import ComputeCheck
 from supervisor.worker.corruption.look_requests import LookRequests
 from supervisor.worker.corruption.update_watch import UpdateWatch
 from supervisor.worker.live.checkpoint_listener import CheckpointListener
+from supervisor.worker.outside_draws.outside_draws import OUTSIDE
 from supervisor.worker.session.starting_point import ResumePoint, find_starting_point
 from supervisor.worker.treatment.exact_retry import MOST as MOST_RETRIES
 
@@ -78,8 +79,13 @@ def _build_writer(
     task: Task, ground: Ground, ring: CheckpointRing, tape: TapeWriter
 ) -> CheckpointWriter:
     place, attempt = task.place, task.attempt
+
+    def sync() -> None:
+        tape.sync()
+        OUTSIDE.sync()
+
     if place.is_alone:
-        return SingleWriter(ring, tape.sync)
+        return SingleWriter(ring, sync)
     if place.leads:
         replicas = SplitReplicas(
             ring=ring,
@@ -88,10 +94,10 @@ def _build_writer(
             warn=ground.warn,
             may_go_back=not task.policy.observe_only and task.order.retries < MOST_RETRIES,
         )
-        return LeadWriter(ring, tape.sync, place=place, attempt=attempt, on_split=replicas.found)
+        return LeadWriter(ring, sync, place=place, attempt=attempt, on_split=replicas.found)
     return FollowerWriter(
         ring,
-        tape.sync,
+        sync,
         place=place,
         attempt=attempt,
         alike=lambda: parameters_alike(ground.registry.models),

@@ -30,6 +30,7 @@ from supervisor.worker.ground.budget import Share
 from supervisor.worker.ground.error_barrier import ErrorBarrier
 from supervisor.worker.ground.gathering_calls import unseen_gathering
 from supervisor.worker.ground.user_frames import call_under_way, user_frames
+from supervisor.worker.outside_draws.outside_draws import OUTSIDE
 
 BUDGET = Share(0.005, allowance_s=5.0)
 """A short run with many checkpoints may spend more: 500 censuses of a small script."""
@@ -172,7 +173,7 @@ class ScriptCensus:
             problems.append("what the script's variables hold was not recorded with the checkpoint")
             return Compared(problems=problems)
         first, then = unpack(packed)
-        nature = Nature(first, self._first)
+        nature = Nature(first, self._first, OUTSIDE.numbers())
         if nature.data_differ:  # the script may have come to another call
             of_call = {path: tensors.pop(path) for path in list(tensors) if is_of_call(path)}
         else:

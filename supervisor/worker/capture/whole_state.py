@@ -26,6 +26,7 @@ from supervisor.worker.ground.run_warnings import RunWarnings
 from supervisor.worker.ground.user_frames import call_under_way, user_frames
 from supervisor.worker.group.common_beginning import BEGAN
 from supervisor.worker.group.exchanges import EXCHANGED, Exchanges
+from supervisor.worker.outside_draws.outside_draws import META, OUTSIDE
 from supervisor.worker.recording.loading.loading_proofs import LoadingProofs
 from supervisor.worker.recording.replayed_files import ReplayedFiles
 
@@ -113,6 +114,7 @@ class WholeState:
             KEPT_GRAPHS: progress.graphs.kept(held, progress.steps_done),
             "risk": self._health.risk,
             EXCHANGED: self._exchanges.balance(),
+            META: OUTSIDE.mark(),
             BEGAN: None if (began := self._exchanges.began) is None else began.as_meta(),
         }
         return state, meta

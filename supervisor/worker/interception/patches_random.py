@@ -20,6 +20,11 @@ from torch.compiler import is_dynamo_compiling
 
 from supervisor.worker.interception.outside_dynamo import run_plainly
 from supervisor.worker.interception.training_hooks import Seen
+from supervisor.worker.outside_draws.outside_draws import OUTSIDE
+from supervisor.worker.outside_draws.sources import from_system, replace_method
+
+_SEED_BYTES = 8
+"""Of what torch itself draws for a seed."""
 
 
 def watch_random_states(session: Seen) -> None:
@@ -43,6 +48,18 @@ def _patch(session: Seen, name: str, *modules: Any) -> None:
 
     for module in modules:
         setattr(module, name, look)
+
+
+def watch_seeds() -> None:
+    """`torch.seed()` and `Generator.seed()` draw from the system: that is recorded, too."""
+
+    def seed(self: torch.Generator) -> int:
+        drawn = OUTSIDE.draw("torch's seed()", lambda: from_system(_SEED_BYTES), _SEED_BYTES)
+        found = int.from_bytes(drawn, "little")
+        self.manual_seed(found)
+        return found
+
+    replace_method(torch._C.Generator, "seed", seed)
 
 
 def begin_temporary_names(session: Seen, seed: int) -> None:

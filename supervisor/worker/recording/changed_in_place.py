@@ -14,6 +14,7 @@ from supervisor.storage.files.originals import own_open, own_os_open
 from supervisor.storage.run.file_names import absolute
 from supervisor.storage.run.kept_versions import COPIED_BYTES, Change
 from supervisor.storage.run.set_aside import SetAside
+from supervisor.storage.run.unseen_files import open_for_writing
 
 HEADER_BYTES = 4096
 """Of a file that is mapped behind its header, as `numpy.save` writes them."""
@@ -29,6 +30,7 @@ class ChangedInPlace:
         aside: keeps what the files held.
 
     Attributes:
+        by_number: files that the replay has opened anew by `os.open`.
         lost: files that do not hold what they held at the checkpoint: too large to be copied, or
             changed since through a mapping or an open file, which nobody saw. They have what they
             held last.
@@ -39,6 +41,7 @@ class ChangedInPlace:
         self._aside = aside
         self._paths: set[str] = set()
         self._anew: list[tuple[IO[bytes], str]] = []
+        self.by_number: set[str] = set()
 
     def __contains__(self, name: str) -> bool:
         return name in self._paths
@@ -102,6 +105,9 @@ class ChangedInPlace:
 
     def _still_written(self) -> set[str]:
         still = {name for file, name in self._anew if not file.closed}
+        if self.by_number:
+            is_open = set(open_for_writing())
+            still |= {name for name in self.by_number if os.path.realpath(name) in is_open}
         for file, _ in self._anew:
             if not file.closed:
                 file.flush()

@@ -94,6 +94,7 @@ class ReplayedFiles:
                     self.in_place.keep(path, anew=False)
         files, self._to_fold = self.record.results()
         self.aside.move_all(files)
+        self.record.databases.hide(self.aside)
 
     def fold(self) -> None:
         """Removes the folders that the script has made; called when all ranks have put their files
@@ -149,6 +150,7 @@ class ReplayedFiles:
             self._creates(name)
         elif _is_regular(name):
             self.in_place.keep(name, anew=anew)
+            self.in_place.by_number |= {name} if anew else set()
 
     def renamed(self, source: str, target: str) -> bool:
         """Asked before a rename: whether to leave it out, because the newer `target` would go."""

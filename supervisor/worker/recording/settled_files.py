@@ -113,7 +113,8 @@ class SettledFiles:
             unknown = self._record.problem_at(self._replay.interval)
             self._record.continue_at(self._replay.interval, set(later) - restored)
         lost = self._not_as_recorded(whole, known)
-        not_restored = sorted({*not_restored, *surplus, *lost})
+        others = self._record.databases.not_as_they_were(with_weights=self._replay.saved_in_memory)
+        not_restored = sorted({*not_restored, *surplus, *lost, *others})
         return FilesAtTarget(
             sorted(later), str(kept_in), not_restored, unknown, self._replay.unseen
         )
@@ -144,10 +145,16 @@ class SettledFiles:
             What stands aside and is of no use any more.
         """
         done: list[str] = []
+        databases = self._record.databases
         for path in list(self._aside.stored):
             if path in restored:
                 continue
-            if path in self._replay.in_place or path in mapped:
+            if path in databases:
+                if (again := databases.settle(path)) is False:
+                    self._aside.bring_back(path)
+                else:
+                    (later if again else done).append(path)
+            elif path in self._replay.in_place or path in mapped:
                 done.append(path)
             elif path in self._replay.again and path not in settled and not self._is_later(path):
                 own_unlink(path)

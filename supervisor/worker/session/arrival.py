@@ -20,6 +20,7 @@ from supervisor.worker.group.agreement import Agreement
 from supervisor.worker.interception.outside_dynamo import forget_compiled
 from supervisor.worker.live.boundary import Boundary
 from supervisor.worker.live.monitor import Monitor
+from supervisor.worker.outside_draws.outside_draws import OUTSIDE
 from supervisor.worker.recording.attempt_files import AttemptFiles
 from supervisor.worker.recording.changed_in_place import mapped_files
 from supervisor.worker.replay.fast_forward import FastForward
@@ -139,6 +140,7 @@ class Arrival:
             batches_left_out: whose loading the replay left out.
         """
         step, meta, progress = start.checkpoint.step, start.checkpoint.meta, self.progress
+        reasons = [*reasons, *OUTSIDE.arrived(may_leave_out=batches_left_out > 0)]
         reasons = self.agreement.arrived(step, reasons, done=replay.steps_done)
         self.files.settled.put_back_folder_times(start.state.get("folder_times", {}))
         progress.tape_is_whole = replay.disproof is None

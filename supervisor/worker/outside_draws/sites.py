@@ -1,0 +1,88 @@
+"""The places of code that draw from outside, and whose draws they are."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from array import array
+from collections import deque
+from pathlib import Path
+from types import FrameType
+
+CARRIERS = frozenset(
+    {
+        *("random", "secrets", "uuid", "torch.random", "torch.cuda", "torch.cuda.random"),
+        *(
+            f"{__package__}.outside_draws",
+            f"{__package__}.sources",
+            "supervisor.worker.interception.patches_random",
+        ),
+        "supervisor.unwarned",
+        "supervisor.worker.interception.patches_files",
+        "supervisor.worker.interception.patches_process",
+    }
+)
+"""Modules that draw for whoever calls them."""
+OF_THE_PROCESS = frozenset(
+    {
+        *("asyncio", "concurrent", "http", "importlib", "multiprocessing", "queue", "selectors"),
+        *("socket", "ssl", "subprocess", "supervisor", "tempfile", "threading", "torch"),
+    }
+)
+"""Libraries whose draws name locks and sockets, and whose clocks measure how long they wait: that
+is the process's own, in a replay too. Torch's seeds are seen on their own."""
+_PYTHON = os.path.dirname(os.__file__) + os.sep
+_OURS = str(Path(__file__).parents[2]) + os.sep
+NUMBER = "a number: "
+"""Begins what gives the process's own numbers."""
+
+
+class Site:
+    """One place of code that draws.
+
+    Attributes:
+        number: in the record; -1 for a place whose draws are the process's own.
+        said: the script's line, and what it draws there.
+        draws: places in the file of the values that it is still to be given.
+        due: how many of them a replay to the checkpoint takes.
+        blocks: places in the file of its clock readings.
+        times: readings that a replay is given next.
+        waiting: readings that are not in the file yet.
+    """
+
+    __slots__ = ("blocks", "draws", "due", "number", "said", "taken", "times", "waiting")
+
+    def __init__(self, number: int, said: str = "") -> None:
+        self.number, self.said = number, said
+        self.draws: array[int] = array("Q")
+        self.taken = self.due = 0
+        self.blocks: deque[int] = deque()
+        self.times: deque[int] = deque()
+        self.waiting: array[int] = array("q")
+
+    @property
+    def is_number(self) -> bool:
+        """Whether it gives numbers of the process, which no other process is given."""
+        return f" draws from {NUMBER}" in self.said
+
+
+def caller() -> FrameType:
+    """The frame that draws, through the modules that draw for others."""
+    frame = sys._getframe(2)
+    while frame.f_back is not None and frame.f_globals.get("__name__") in CARRIERS:
+        frame = frame.f_back
+    return frame
+
+
+def line_of_script(frame: FrameType | None) -> str:
+    """`file:line` of the innermost call that belongs to no library; empty for none."""
+    first = frame
+    while frame is not None:
+        path = frame.f_code.co_filename
+        if not path.startswith((_PYTHON, _OURS, "<")) and "site-packages" not in path:
+            return f"{os.path.basename(path)}:{frame.f_lineno}"
+        frame = frame.f_back
+    if first is None or threading.current_thread() is not threading.main_thread():
+        return ""
+    return f"{os.path.basename(first.f_code.co_filename)}:{first.f_lineno}"
