@@ -75,6 +75,7 @@ NEIGHBOURS = {
 SUB_ROOMS: dict[str, tuple[str, ...]] = {
     "worker": (
         "ground",
+        "core",
         "group",
         "samples",
         "recording/loading",
@@ -92,7 +93,6 @@ SUB_ROOMS: dict[str, tuple[str, ...]] = {
         "treatment",
         "live",
         "session",
-        "assembly",
     ),
     "detectors": (
         "statistics",

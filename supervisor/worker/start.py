@@ -16,8 +16,8 @@ from supervisor.worker import current
 from supervisor.worker.process.exit_request import SHORT, ExitRequest
 
 if TYPE_CHECKING:
-    from supervisor.worker.build import BuiltWorker
-    from supervisor.worker.session.session import Session
+    from supervisor.worker.build import Worker
+    from supervisor.worker.worker_session import Session
 
 
 def start_session(rundir: RunDirectory, attempt: int, given: Given) -> Session | None:
@@ -31,9 +31,9 @@ def start_session(rundir: RunDirectory, attempt: int, given: Given) -> Session |
         ExitRequest: it could not be built, and others are in the middle of a training.
     """
     try:
-        from supervisor.worker.build import build_worker
+        from supervisor.worker.build import Worker
 
-        worker = build_worker(rundir, attempt, given.place, given.kept)
+        worker = Worker(rundir, attempt, given.place, given.kept)
         _begin_random(worker)
         _patch(worker)
         if given.salt is not None:
@@ -44,7 +44,7 @@ def start_session(rundir: RunDirectory, attempt: int, given: Given) -> Session |
             from supervisor.worker.process.collective_records import ask_torch_to_keep_records
 
             ask_torch_to_keep_records(rundir.nccl_trace(attempt), os.environ)
-        _seed(worker.seed)
+        _seed(worker.settings.seed)
         worker.session.begin()
     except (SupervisorError, OSError) as error:
         _leave_where_others_resume(rundir, attempt, given, error)
@@ -78,24 +78,24 @@ def _leave_where_others_resume(
         raise ExitRequest(SHORT, f"the fast-forward could not begin: {error}") from error
 
 
-def _begin_random(worker: BuiltWorker) -> None:
+def _begin_random(worker: Worker) -> None:
     """Unseeded scripts, too, begin a resumed run with the random numbers of its first attempt."""
     from supervisor.worker.interception.patches_random import begin_temporary_names
     from supervisor.worker.recording.first_random import begin_with_first_random, note_first_random
 
-    session = worker.session
+    session, first_random = worker.session, worker.rundir.tape(worker.rank).with_suffix(".random")
     try:
         if session.interception.replaying or worker.is_experiment:
-            seed = begin_with_first_random(worker.first_random)
+            seed = begin_with_first_random(first_random)
         else:
-            seed = note_first_random(worker.first_random)
+            seed = note_first_random(first_random)
         if seed is not None:
             begin_temporary_names(session, seed)
     except (OSError, SupervisorError) as error:
         session.warn(f"an unseeded script will not resume exactly: {error}")
 
 
-def _patch(worker: BuiltWorker) -> None:
+def _patch(worker: Worker) -> None:
     from supervisor.worker.interception.group_ends import patch_group_ends
     from supervisor.worker.interception.instrument import instrument
     from supervisor.worker.interception.patches_collectives import watch_collectives, watch_wrappers
@@ -107,22 +107,25 @@ def _patch(worker: BuiltWorker) -> None:
     from supervisor.worker.interception.patches_ranks import begin_file_stores_anew, watch_ranks
     from supervisor.worker.interception.patches_reads import watch_reads
     from supervisor.worker.interception.patches_samples import watch_samples
+    from supervisor.worker.live.corruption_listener import CorruptionListener
 
     session, files = worker.session, worker.files
+    collectives, counting = worker.resumption.collectives, worker.barrier("exchanges")
     instrument(session)
     watch_reads(session)
     watch_random_states(session)
     watch_gradient_hooks(session)
     watch_files(session, files.sizes, files.replayed, files.record)
     patch_group_ends()
-    watch_ranks(worker.ranks)
-    watch_collectives(session, worker.collectives, worker.exchanges, worker.counting)
-    watch_wrappers(worker.collectives, worker.averages, worker.counting)
-    if worker.is_of_ranks:
+    watch_ranks(worker.several_ranks)
+    watch_collectives(session, collectives, worker.exchanges, counting)
+    watch_wrappers(collectives, worker.averages, counting)
+    if not worker.place.is_alone:
         begin_file_stores_anew(worker.attempt)
-        watch_messages(worker.exchanges, worker.counting)
+        watch_messages(worker.exchanges, counting)
     watch_samples(worker.samples)
-    watch_normalisation(session.interception, worker.normalisation, worker.watching)
+    watching = worker.barrier(CorruptionListener.name)
+    watch_normalisation(session.interception, worker.watch.normalisation, watching)
     if worker.loading.is_noted:
         from supervisor.worker.interception.patches_loading import watch_fetches
         from supervisor.worker.interception.patches_workers import watch_workers

@@ -12,8 +12,8 @@ from supervisor.errors import ReplayError
 from supervisor.held_memory import HeldMemory
 from supervisor.ranks import LEAD_RANK
 from supervisor.records import StepRecord
+from supervisor.worker.core.turns import GroupTurns
 from supervisor.worker.ground.progress import Progress
-from supervisor.worker.ground.turns import GroupTurns
 from supervisor.worker.group.exchanges import Exchanges, is_same_place
 from supervisor.worker.group.group_schedule import GroupSchedule
 from supervisor.worker.group.nodes_board import Board
@@ -120,7 +120,7 @@ class GroupAgreement(Agreement):
             leaves=bool(self._schedule.wishes_to_leave),
             step_is_begun=self._progress.step_is_begun,
             decided=self._decided,
-            exchanged=self._exchanges.at_boundary,
+            exchanged=self._exchanges.at_forward,
             snapshots=self._memory.offered,
         )
         self._waiting.begin()

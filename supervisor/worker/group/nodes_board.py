@@ -115,3 +115,10 @@ class NodesBoard:
             return unpack_all(returned[0], self._place.world_size)
         except ValueError:
             return None
+
+
+def board_of(path: Path, place: RankPlace, link: NodeLink | None) -> Board:
+    """The board of the ranks of this node, or of all nodes by a `link` to the others."""
+    if link is None:
+        return RankBoard(path, place.local_rank, place.local_world_size)
+    return NodesBoard(path, place, link)

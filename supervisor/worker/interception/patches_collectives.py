@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 
 from supervisor.storage.steps.tape import EntryKind
-from supervisor.worker.ground.error_barrier import Part
+from supervisor.worker.ground.error_barrier import Breaker
 from supervisor.worker.group.exchanges import Exchanges
 from supervisor.worker.group.first_averages import FirstAverages
 from supervisor.worker.interception.instrument import Seen
@@ -46,7 +46,7 @@ class AllAlike(Protocol):
 
 
 def watch_collectives(
-    session: Seen, alike: AllAlike | None, exchanges: Exchanges, part: Part
+    session: Seen, alike: AllAlike | None, exchanges: Exchanges, part: Breaker
 ) -> None:
     """Patches torch.distributed for the rest of this process's life. Called once.
 
@@ -132,7 +132,7 @@ def _patch_receipt_from_any(session: Seen, alike: AllAlike | None) -> None:
     torch.distributed.recv = recv
 
 
-def watch_wrappers(alike: AllAlike | None, averages: FirstAverages, part: Part) -> None:
+def watch_wrappers(alike: AllAlike | None, averages: FirstAverages, part: Breaker) -> None:
     """A wrapper that is made in the middle of a training compares the models of all ranks.
 
     Args:

@@ -12,11 +12,11 @@ from supervisor.records import ActionResult, Alert, Cause, Decision, StepRecord
 from supervisor.settings import PolicySettings
 from supervisor.storage.journal.journal import Journal
 from supervisor.training_state.snapshot import Snapshot, SnapshotRing
+from supervisor.worker.core.part import ALWAYS, Part
 from supervisor.worker.corruption.corrupted_tensor import CorruptedTensor
 from supervisor.worker.corruption.healing_in_place import heal
 from supervisor.worker.corruption.look_requests import LookRequests
 from supervisor.worker.corruption.state_check import StateCheck
-from supervisor.worker.ground.boundary_listener import ALWAYS, BoundaryListener
 from supervisor.worker.ground.run_warnings import RunWarnings
 from supervisor.worker.live.step_times import StepTimes
 from supervisor.worker.treatment.action_runner import ActionRunner
@@ -27,7 +27,7 @@ MOST = 64
 """Elements that are healed one by one; more of them are no flipped bits, but a damaged block."""
 
 
-class CorruptionListener(BoundaryListener):
+class CorruptionListener(Part):
     """Called before the pending actions: where something suspicious asks for it, and by the
     snapshots, right before each is taken.
 
@@ -71,8 +71,8 @@ class CorruptionListener(BoundaryListener):
         ):
             self.look(step)
 
-    def next_look(self, step: int) -> tuple[float, float]:
-        return ALWAYS if self._requests.is_open else super().next_look(step)
+    def next_boundary(self, step: int) -> tuple[float, float]:
+        return ALWAYS if self._requests.is_open else super().next_boundary(step)
 
     def looked(self, step: int, state: Mapping[str, Any]) -> None:
         """A snapshot was taken: the next look compares with it."""

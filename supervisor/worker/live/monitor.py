@@ -33,8 +33,8 @@ from supervisor.fault_injection.injector import FaultInjector
 from supervisor.storage.steps.tape import EntryKind
 from supervisor.training_state.gradient_hook import GradientHook
 from supervisor.training_state.registry import Registry
-from supervisor.worker.capture.script_census import ScriptCensus
 from supervisor.worker.compute_check.compute_check import BACKWARD, FORWARD, ComputeCheck
+from supervisor.worker.core.parts import Parts
 from supervisor.worker.ground.boundary_clock import BoundaryClock, graph_nodes
 from supervisor.worker.ground.error_barrier import ErrorBarrier
 from supervisor.worker.ground.graphs_across import has_graph
@@ -45,7 +45,6 @@ from supervisor.worker.ground.user_frames import is_within_expression
 from supervisor.worker.group.exchanges import Exchanges
 from supervisor.worker.group.first_averages import FirstAverages
 from supervisor.worker.interception.training_hooks import Call, TrainingHooks
-from supervisor.worker.live.boundary import Boundary
 from supervisor.worker.live.lead import Lead
 from supervisor.worker.live.loader_hooks import LoaderHooks
 from supervisor.worker.live.seen_closure import SeenClosures
@@ -72,9 +71,8 @@ class Monitor(TrainingHooks):
         lead: Lead,
         steps: StepRecorder,
         updates: UpdateHooks,
-        census: ScriptCensus,
         update_controls: UpdateControls,
-        boundary: Boundary,
+        parts: Parts,
         loaders: LoaderHooks,
         injector: FaultInjector,
         heartbeat: Heartbeat,
@@ -93,10 +91,9 @@ class Monitor(TrainingHooks):
         self._lead = lead
         self._steps = steps
         self._updates = updates
-        self._census = census
         self._update_controls = update_controls
-        self._boundary = boundary
-        self._schedule = boundary.schedule
+        self._parts = parts
+        self._schedule = parts.schedule
         self.loading: LoaderHooks = loaders
         self._injector = injector
         self._armed = injector.is_armed
@@ -394,7 +391,7 @@ class Monitor(TrainingHooks):
             self._boundary_at = step
             self._progress.graphs.boundaries += 1
             if is_looked_at:
-                self._boundary.at_boundary(step)
+                self._parts.at_boundary(step)
 
     def _is_looked_at(self) -> bool:
         schedule = self._schedule
@@ -410,7 +407,7 @@ class Monitor(TrainingHooks):
         if is_looked_at or clock.of_ranks:
             progress.step_is_begun = clock.has_begun_graph() or is_within_expression()
         if clock.of_ranks:
-            self._exchanges.at_boundary = self._exchanges.balance()
+            self._exchanges.at_forward = self._exchanges.balance()
         elif is_looked_at and progress.step_is_begun:
             progress.boundaries_at_updates()
             clock.at_update = True
@@ -441,13 +438,12 @@ class Monitor(TrainingHooks):
         self._lead.clock = clock
         self._progress.at_update = clock.at_update
         clock.is_due = False
-        self._exchanges.begin()
         self._averages.has_begun()  # in the replay: no later forward has to be executed for it
 
     def _meet(self, found: Any, register: Callable[[Any], Any]) -> None:
         """Registers an object when it is first seen; asked at every step."""
         if found not in self._met:
-            if self._census.begin():
+            if self._parts.training_starts():
                 self._recording.tape.append(EntryKind.TRAINING, b"")
             register(found)
             self._met.add(found)

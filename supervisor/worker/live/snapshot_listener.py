@@ -11,11 +11,12 @@ from supervisor.settings import RunSettings
 from supervisor.training_state.snapshot import SnapshotRing
 from supervisor.training_state.state import TrainingState
 from supervisor.worker.capture.user_tensors import UserTensors
+from supervisor.worker.core.part import Arrived
+from supervisor.worker.core.turns import TimedPart, Turns
 from supervisor.worker.ground.boundary_schedule import BoundarySchedule
 from supervisor.worker.ground.budget import CHECKPOINTS, Share, usual_cost
 from supervisor.worker.ground.error_barrier import ErrorBarrier
 from supervisor.worker.ground.run_health import RunHealth
-from supervisor.worker.ground.turns import TimedListener, Turns
 from supervisor.worker.live.corruption_listener import CorruptionListener
 from supervisor.worker.live.step_times import StepTimes
 
@@ -29,7 +30,7 @@ MOST_LOST = 0.05
 `MAX_STEPS_LATER` steps older."""
 
 
-class SnapshotListener(TimedListener):
+class SnapshotListener(TimedPart):
     """Takes a snapshot as often as its cost allows, never while the predictor warns. The state is
     checked for corruption before."""
 
@@ -70,10 +71,10 @@ class SnapshotListener(TimedListener):
         if self._is_enabled:
             self._take(0)
 
-    def continue_at(self, step: int) -> None:
-        self._next = step + 1 if self._is_enabled else math.inf
+    def goes_live(self, arrived: Arrived) -> None:
+        self._next = arrived.step + 1 if self._is_enabled else math.inf
 
-    def next_look(self, step: int) -> tuple[float, float]:
+    def next_boundary(self, step: int) -> tuple[float, float]:
         return self._next, math.inf
 
     def is_due(self, step: int) -> bool:

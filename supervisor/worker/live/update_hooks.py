@@ -5,11 +5,11 @@ from __future__ import annotations
 from torch.optim import Optimizer
 
 from supervisor.fault_injection.injector import FaultInjector
+from supervisor.worker.core.parts import Parts
 from supervisor.worker.corruption.update_watch import UpdateWatch
 from supervisor.worker.ground.error_barrier import ErrorBarrier
 from supervisor.worker.ground.progress import Progress
 from supervisor.worker.ground.step_probe import told_by_scaler
-from supervisor.worker.live.boundary import Boundary
 from supervisor.worker.live.lead import Lead
 from supervisor.worker.live.step_recorder import StepRecorder
 from supervisor.worker.treatment.dispatcher import Dispatcher
@@ -32,7 +32,7 @@ class UpdateHooks:
         steps: StepRecorder,
         dispatcher: Dispatcher,
         controls: UpdateControls,
-        boundary: Boundary,
+        parts: Parts,
         watch: UpdateWatch,
         trial: OlderWeights,
         injector: FaultInjector,
@@ -43,7 +43,7 @@ class UpdateHooks:
         self._steps = steps
         self._dispatcher = dispatcher
         self._controls = controls
-        self._boundary = boundary
+        self._parts = parts
         self._watch = watch
         self._trial = trial
         self._watching = barrier("corruption")
@@ -139,7 +139,7 @@ class UpdateHooks:
     ) -> bool:
         """Records the step under way and has it judged; returns whether its update is left out."""
         if not self._progress.steps_done:
-            self._boundary.before_first_update()
+            self._parts.before_first_update()
         record = self._steps.record(optimizer, scaler_skipped=scaler_skipped, scale=scale)
         try:
             if self._judging.is_on:

@@ -21,8 +21,8 @@ from supervisor.settings import PolicySettings
 from supervisor.storage.checkpoints.checkpoints import Checkpoint, CheckpointRing
 from supervisor.storage.journal.journal import Journal
 from supervisor.storage.steps.flight_recorder import FlightReader, FlightRecorder
+from supervisor.worker.core.part import Arrived, Part
 from supervisor.worker.corruption.look_requests import LookRequests
-from supervisor.worker.ground.boundary_listener import BoundaryListener
 from supervisor.worker.ground.boundary_schedule import BoundarySchedule
 from supervisor.worker.ground.deferral import MAX_WAITING
 from supervisor.worker.ground.run_warnings import RunWarnings
@@ -38,7 +38,7 @@ repeat itself at all differs from the first one on."""
 _COMPARED = ("loss", "grad_norm", "batch_signature")
 
 
-class ExactRetry(BoundaryListener):
+class ExactRetry(Part):
     """Asks for a retry instead of a costly treatment, and tells in the next attempt what came of
     it.
 
@@ -77,15 +77,10 @@ class ExactRetry(BoundaryListener):
         self._is_exact = False
         self._first_row = self._own_row = 0
 
-    def resumed(self, recorded_row: int, *, is_exact: bool) -> None:
-        """The checkpoint's state was put back.
-
-        Args:
-            recorded_row: where the recorder stood when the checkpoint was made.
-        """
-        self._first_row, self._own_row = recorded_row, self._recorder.rows
-        self._is_exact = is_exact
-        if self._until is not None and not is_exact:
+    def goes_live(self, arrived: Arrived) -> None:
+        self._first_row, self._own_row = arrived.steps_recorded, self._recorder.rows
+        self._is_exact = arrived.is_exact
+        if self._until is not None and not arrived.is_exact:
             self._tell(self._until, "the resume was not exact, so nothing can be said")
 
     def instead(self, decision: Decision) -> Decision:
@@ -115,10 +110,10 @@ class ExactRetry(BoundaryListener):
         self._looks.ask()  # what is proved to be corrupted is named all the same
         return replace(decision, actions=(), undo=())
 
-    def next_look(self, step: int) -> tuple[float, float]:
+    def next_boundary(self, step: int) -> tuple[float, float]:
         if self._until is None:
-            return super().next_look(step)
-        return self._until + MAX_WAITING + 1, super().next_look(step)[1]
+            return super().next_boundary(step)
+        return self._until + MAX_WAITING + 1, super().next_boundary(step)[1]
 
     def at_boundary(self, step: int) -> None:
         """By now the steps of the retry are judged, those that waited included."""

@@ -28,6 +28,7 @@ from supervisor.training_state.rng import RngState
 from supervisor.training_state.snapshot import Snapshot, SnapshotRing, copy_state, state_bytes
 from supervisor.training_state.state import TrainingState, digest
 from supervisor.training_state.tensors import outside_autograd, write_into
+from supervisor.worker.core.part import Arrived, Part
 from supervisor.worker.ground.boundary_schedule import BoundarySchedule
 from supervisor.worker.ground.error_barrier import ErrorBarrier
 from supervisor.worker.ground.progress import Progress
@@ -42,7 +43,7 @@ _ORDINARY = (torch.Tensor, torch.nn.Parameter)
 Models = dict[str, dict[str, torch.Tensor]]
 
 
-class OlderWeights:
+class OlderWeights(Part):
     """Called at the boundary before it (`begin`), around its forwards, and around its update.
 
     Args:
@@ -51,6 +52,8 @@ class OlderWeights:
     Attributes:
         is_on: the step under way is a trial, or will be.
     """
+
+    name = "trial step"
 
     def __init__(
         self,
@@ -96,17 +99,13 @@ class OlderWeights:
         self._optimizers: dict[str, Any] | None = None
         self._memory.holds(TRIAL, self._size, 0)
 
-    def resumed(self, recorded_row: int, *, is_exact: bool) -> None:
+    def goes_live(self, arrived: Arrived) -> None:
         """After an exact resume, trials that the killed attempt has made since the checkpoint are
-        not made again but taken from its record, because the snapshots of then are gone.
-
-        Args:
-            recorded_row: where the recorder stood when the checkpoint was made.
-        """
-        if is_exact:
+        not made again but taken from its record, because the snapshots of then are gone."""
+        if arrived.is_exact:
             try:
                 with FlightReader(self._recorder.path) as reader:
-                    records = reader.records(recorded_row)
+                    records = reader.records(arrived.steps_recorded)
             except (OSError, RunDirectoryError):
                 records = []
             self._recorded = {r.step: r for r in records if TRIAL_OF in r.observed}

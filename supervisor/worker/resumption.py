@@ -17,6 +17,7 @@ from supervisor.storage.steps.tape_reader import TapeReader
 from supervisor.training_state.census.reach import Reach
 from supervisor.training_state.held_values import storages
 from supervisor.training_state.registry import Registry
+from supervisor.worker.arrival import Arrival
 from supervisor.worker.capture.script_census import ScriptCensus
 from supervisor.worker.capture.user_tensors import registry_tensors
 from supervisor.worker.ground.interception_state import InterceptionState
@@ -36,7 +37,6 @@ from supervisor.worker.replay.loading.placeholder_tracker import PlaceholderTrac
 from supervisor.worker.replay.loading.recorded_data import RecordedData
 from supervisor.worker.replay.silence import Silence
 from supervisor.worker.replay.silenced_collectives import SilencedCollectives
-from supervisor.worker.session.arrival import Arrival
 from supervisor.worker.session.starting_point import ResumePoint
 
 _NOT_ONE_PLACE = (
@@ -98,7 +98,7 @@ class Resumption:
         self._replay: FastForward | None = None
         self._count = None if start is None else self._counted(start)
         self._guard: PlaceholderTracker | None = None
-        several = start is not None and not arrival.place.is_alone
+        several = start is not None and not arrival.ranks.place.is_alone
         self.collectives = SilencedCollectives(barrier, exchanges) if several else None
         self._announced_at = -1
         self._arrived: Callable[[], None] = lambda: None
@@ -106,7 +106,7 @@ class Resumption:
     @property
     def is_of_ranks(self) -> bool:
         """Whether several ranks train together."""
-        return not self._arrival.place.is_alone
+        return not self._arrival.ranks.place.is_alone
 
     @property
     def is_pending(self) -> bool:
@@ -163,8 +163,8 @@ class Resumption:
             collectives=self.collectives,
             count=self._count,
             arrive=self._arrive,
-            before_training=self._census.begin,
-            before_first_update=self._census.before_first_update,
+            before_training=self._arrival.parts.training_starts,
+            before_first_update=self._census.keep_small_values,
             heartbeat=self._beat,
         )
         self._replay.comparison.disproof = problem
@@ -218,12 +218,12 @@ class Resumption:
         """How the loop is counted where no tape leads to the checkpoint."""
         if not self._is_enabled or self._arrival.order.way == "approximate":
             return None
-        now = self._arrival.place.world_size
+        now = self._arrival.ranks.place.world_size
         return LoopCount.of(start.checkpoint, before=start.saved_by, now=now)
 
     def _open_tape(self, checkpoint: Checkpoint, saved_by: int) -> tuple[TapeReader, str | None]:
         """Returns the tape up to the checkpoint; or an empty one, and why there is none."""
-        end, now = int(checkpoint.meta.get("tape_offset", -1)), self._arrival.place.world_size
+        end, now = int(checkpoint.meta.get("tape_offset", -1)), self._arrival.ranks.place.world_size
         try:
             if self._count is not None:
                 raise ReplayError(self._count.words(splits_data=self._registry.splits_data))
@@ -286,14 +286,14 @@ class Resumption:
         self._start = None
         try:
             replay.catch_up()
-            reasons = self._arrival.put_back(start, replay)
+            reasons = self._arrival.put_state_back(start, replay)
             if self._guard is not None:
                 if replay.disproof is None:
                     self._check_leftovers(self._guard, start.state.get("held", {}))
                 self._guard.end()
             if self.collectives is not None:
                 self.collectives.leave()
-            reasons += self._arrival.put_rest_back(start, replay)
+            arrived, more = self._arrival.put_rest_back(start, replay)
         finally:
             self._silence.end()
             self._interception.replaying = False
@@ -301,7 +301,8 @@ class Resumption:
         self._arrival.go_on(
             start,
             replay,
-            reasons,
+            arrived,
+            reasons + more,
             announced_at=self._announced_at,
             batches_left_out=self._guard.handed_out if self._guard is not None else 0,
         )

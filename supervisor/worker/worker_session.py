@@ -19,6 +19,7 @@ from supervisor.actions.controls import Controls
 from supervisor.by_identity import ByIdentity
 from supervisor.errors import ReplayError
 from supervisor.training_state.registry import Registry
+from supervisor.worker.ending import Ending, Sickness
 from supervisor.worker.ground.boundary_schedule import BoundarySchedule
 from supervisor.worker.ground.error_barrier import ErrorBarrier
 from supervisor.worker.ground.interception_state import InterceptionState
@@ -32,8 +33,8 @@ from supervisor.worker.live.unseen_updates import ANOTHER_TRAINING
 from supervisor.worker.process.exit_request import SHORT, ExitRequest
 from supervisor.worker.process.script_signals import script_signals
 from supervisor.worker.process.unsupported import refuse_fsdp1
-from supervisor.worker.session.ending import Ending
-from supervisor.worker.session.resumption import Resumption
+from supervisor.worker.resumption import Resumption
+from supervisor.worker.samples.sample_guard import SampleGuard
 
 BOUNDARY_WITHIN_S = 5.0
 """Half of what the parent gives a hung worker after SIGTERM; the rest is for the writing."""
@@ -63,6 +64,8 @@ class Session:
         grace_s: float,
         monitor: Monitor,
         parting: PartingCheckpoint,
+        samples: SampleGuard,
+        sickness: Sickness,
         resumption: Resumption,
         ending: Ending,
         barrier: ErrorBarrier,
@@ -80,6 +83,8 @@ class Session:
         self._monitor = monitor
         self._parting = parting
         self._resumption = resumption
+        self._samples = samples
+        self._sickness = sickness
         self._ending = ending
         self._has_ended = False
         self._was_asked = False
@@ -157,7 +162,7 @@ class Session:
     @property
     def samples_at_fault(self) -> tuple[str, ...]:
         """The samples on which loading failed."""
-        return self._ending.samples.evidence
+        return self._samples.evidence
 
     @property
     def offers_checkpointing(self) -> bool:
@@ -213,7 +218,7 @@ class Session:
     def sickness(self) -> str:
         """Why what the script ends with is no good; empty if nothing is known against it."""
         with self.interception.region():
-            return self._ending.sickness()
+            return self._sickness.reason()
 
     def end(self, *, completed: bool, parts: bool = False) -> None:
         """Takes everything down; waits for what is being written. Called once.
@@ -224,6 +229,6 @@ class Session:
         """
         self._has_ended = True
         self.interception.turn_off()
-        with self._ending.saving:
-            self._resumption.end()
-        self._ending.end(completed=completed, parts=parts)
+        self._ending.parts.guarded(self._resumption.end)
+        others = self._monitor.updates_by_others
+        self._ending.end(completed=completed, parts=parts, updates_by_others=others)

@@ -1,13 +1,13 @@
-"""Which listeners have their turn at a boundary: those whose clock says so."""
+"""Which parts have their turn at a boundary: those whose clock says so."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 
-from supervisor.worker.ground.boundary_listener import BoundaryListener
+from supervisor.worker.core.part import Part
 
 
-class TimedListener(BoundaryListener):
+class TimedPart(Part):
     """One that acts when its own clock says so: saves and copies of the state.
 
     Clocks differ between ranks, so it asks `Turns`, not itself, whether its turn has come.
@@ -27,24 +27,24 @@ class TimedListener(BoundaryListener):
 
 
 class Turns:
-    """Of a training in one process: each listener's own clock decides.
+    """Of a training in one process: each part's own clock decides.
 
     Attributes:
-        are_own: a listener may also act at another boundary than the one that was its turn.
+        are_own: a part may also act at another boundary than the one that was its turn.
     """
 
     are_own = True
 
     def __init__(self) -> None:
-        self._timed: list[TimedListener] = []
+        self._timed: list[TimedPart] = []
 
-    def take_part(self, listener: TimedListener) -> None:
-        """Called once by each listener, in the same order on all ranks."""
-        self._timed.append(listener)
+    def take_part(self, part: TimedPart) -> None:
+        """Called once by each part, in the same order on all ranks."""
+        self._timed.append(part)
 
-    def has(self, listener: TimedListener, step: int) -> bool:
-        """Whether `listener` acts at the boundary of `step`."""
-        return listener.is_due(step)
+    def has(self, part: TimedPart, step: int) -> bool:
+        """Whether `part` acts at the boundary of `step`."""
+        return part.is_due(step)
 
 
 class GroupTurns(Turns):
@@ -57,12 +57,12 @@ class GroupTurns(Turns):
         self._granted = 0
 
     def due(self, step: int) -> int:
-        """Returns a bit for each listener that this rank's clock would have act at `step`."""
+        """Returns a bit for each part that this rank's clock would have act at `step`."""
         return sum(1 << bit for bit, timed in enumerate(self._timed) if timed.is_due(step))
 
     def grant(self, due: int) -> None:
-        """The listeners of these bits act at the next boundary, and no others."""
+        """The parts of these bits act at the next boundary, and no others."""
         self._granted = due
 
-    def has(self, listener: TimedListener, step: int) -> bool:
-        return bool(self._granted >> self._timed.index(listener) & 1)
+    def has(self, part: TimedPart, step: int) -> bool:
+        return bool(self._granted >> self._timed.index(part) & 1)

@@ -19,7 +19,7 @@ from supervisor.worker.ground.interception_state import InterceptionState
 from supervisor.worker.ground.observed import observed_numbers
 from supervisor.worker.ground.progress import Progress
 from supervisor.worker.ground.script_use import ScriptUse
-from supervisor.worker.session.resumption import Resumption
+from supervisor.worker.resumption import Resumption
 from supervisor.worker.treatment.dispatcher import Dispatcher
 
 
