@@ -160,7 +160,7 @@ ORDER: tuple[type[Part], ...] = (
 """In which order parts are called, at each of their moments."""
 
 
-class Worker:
+class BuiltWorker:
     """All that a worker is made of. Each method makes what its name says of what is there.
 
     Called once, when torch has been imported by the script, before the script goes on.

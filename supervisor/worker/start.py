@@ -16,7 +16,7 @@ from supervisor.worker import current
 from supervisor.worker.process.exit_request import SHORT, ExitRequest
 
 if TYPE_CHECKING:
-    from supervisor.worker.build import Worker
+    from supervisor.worker.build import BuiltWorker
     from supervisor.worker.worker_session import Session
 
 
@@ -31,9 +31,9 @@ def start_session(rundir: RunDirectory, attempt: int, given: Given) -> Session |
         ExitRequest: it could not be built, and others are in the middle of a training.
     """
     try:
-        from supervisor.worker.build import Worker
+        from supervisor.worker.build import BuiltWorker
 
-        worker = Worker(rundir, attempt, given.place, given.kept)
+        worker = BuiltWorker(rundir, attempt, given.place, given.kept)
         _begin_random(worker)
         _patch(worker)
         if given.salt is not None:
@@ -78,7 +78,7 @@ def _leave_where_others_resume(
         raise ExitRequest(SHORT, f"the fast-forward could not begin: {error}") from error
 
 
-def _begin_random(worker: Worker) -> None:
+def _begin_random(worker: BuiltWorker) -> None:
     """Unseeded scripts, too, begin a resumed run with the random numbers of its first attempt."""
     from supervisor.worker.interception.patches_random import begin_temporary_names
     from supervisor.worker.recording.first_random import begin_with_first_random, note_first_random
@@ -95,7 +95,7 @@ def _begin_random(worker: Worker) -> None:
         session.warn(f"an unseeded script will not resume exactly: {error}")
 
 
-def _patch(worker: Worker) -> None:
+def _patch(worker: BuiltWorker) -> None:
     from supervisor.worker.interception.group_ends import patch_group_ends
     from supervisor.worker.interception.instrument import instrument
     from supervisor.worker.interception.patches_collectives import watch_collectives, watch_wrappers

@@ -11,7 +11,7 @@ from supervisor.ranks import RankPlace
 from supervisor.records import WorkerOrder
 from supervisor.storage.run.orders import save_order
 from supervisor.storage.run.rundir import RunDirectory
-from supervisor.worker.build import Worker
+from supervisor.worker.build import BuiltWorker
 from supervisor.worker.capture.follower_writer import FollowerWriter
 from supervisor.worker.capture.lead_writer import LeadWriter
 from supervisor.worker.capture.single_writer import SingleWriter
@@ -34,7 +34,7 @@ def test_each_rank_has_a_writer_for_its_place(
     save_resolved(load_policy(), rundir.policy_yaml)
     save_order(rundir, WorkerOrder(attempt=1))
 
-    worker = Worker(rundir, 1, place)
+    worker = BuiltWorker(rundir, 1, place)
 
     assert isinstance(worker.checkpointer._writer, writer)
     worker.session.end(completed=False)
