@@ -15,7 +15,7 @@ from supervisor.worker.ground.graphs_across import GRAPHS_ACROSS
 from supervisor.worker.ground.progress import Progress
 from supervisor.worker.group.rank_context import RankContext
 from supervisor.worker.interception.outside_dynamo import forget_compiled
-from supervisor.worker.live.monitor import Monitor
+from supervisor.worker.live_driver import Live
 from supervisor.worker.replay.fast_forward import FastForward
 from supervisor.worker.session.busy_threads import wait_for_executors
 from supervisor.worker.session.start_probe import blind_looks
@@ -38,7 +38,7 @@ class Arrival:
     parts: Parts
     ring: CheckpointRing
     progress: Progress
-    monitor: Monitor
+    live: Live
     journal: Journal
 
     def put_state_back(self, start: ResumePoint, replay: FastForward) -> list[str]:
@@ -112,7 +112,7 @@ class Arrival:
         replay.watch_stand_ins(self._stand_in_reached)
         if self.ranks.place.leads:
             self.ring.discard_after(step)
-        self.monitor.continue_at(step, replay.clock, replay.random.region)
+        self.live.continue_at(step, replay.clock, replay.random.region)
         probe, loss = progress.probe, meta.get("loss_under_way")
         replay.hand_over(probe, None if loss is None else float(loss))
         probe.announced = announced_at == step

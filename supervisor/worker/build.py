@@ -89,17 +89,16 @@ from supervisor.worker.live.compute_listener import ComputeListener
 from supervisor.worker.live.corruption_listener import CorruptionListener
 from supervisor.worker.live.first_variables import FirstVariables
 from supervisor.worker.live.input_watch import InputWatch
-from supervisor.worker.live.lead import Lead, NewTrainings
 from supervisor.worker.live.leave_listener import LeaveListener
 from supervisor.worker.live.loader_hooks import LoaderHooks
-from supervisor.worker.live.monitor import Monitor
+from supervisor.worker.live.new_trainings import NewTrainings
 from supervisor.worker.live.own_time import OwnTime
 from supervisor.worker.live.parting_checkpoint import PartingCheckpoint
 from supervisor.worker.live.script_changes import ScriptChanges
 from supervisor.worker.live.snapshot_listener import SnapshotListener
 from supervisor.worker.live.step_recorder import StepRecorder
 from supervisor.worker.live.step_times import StepTimes
-from supervisor.worker.live.update_hooks import UpdateHooks
+from supervisor.worker.live_driver import Live
 from supervisor.worker.probes.probes import Probes
 from supervisor.worker.process.collective_count import CollectiveCount
 from supervisor.worker.process.collective_records import CollectiveRecords
@@ -689,11 +688,6 @@ class BuiltWorker:
 
     def _live(self) -> None:
         """Who answers the training hooks while the script trains."""
-        lead = Lead(
-            self.progress,
-            NewTrainings(self.dispatcher, self.snapshots, self.controls, self.group_journal),
-            of_ranks=not self.place.is_alone,
-        )
         injector = FaultInjector(
             self.settings.faults, self.rundir.root / f"faults{self.suffix}.json", rank=self.rank
         )
@@ -713,38 +707,30 @@ class BuiltWorker:
             ),
             warn=self.warn,
         )
-        updates = UpdateHooks(
-            progress=self.progress,
-            lead=lead,
-            steps=steps,
-            dispatcher=self.dispatcher,
-            controls=self.updates,
-            parts=self.parts,
-            watch=self.watch,
-            trial=self.trial,
-            injector=injector,
-            barrier=self.barrier,
-        )
-        self.live = Monitor(
+        self.live = Live(
             interception=self.interception,
             progress=self.progress,
             registry=self.registry,
-            recording=self.recording,
-            lead=lead,
-            steps=steps,
-            updates=updates,
-            update_controls=self.updates,
             parts=self.parts,
+            recording=self.recording,
+            steps=steps,
+            dispatcher=self.dispatcher,
+            updates=self.updates,
+            trainings=NewTrainings(
+                self.dispatcher, self.snapshots, self.controls, self.group_journal
+            ),
+            trial=self.trial,
+            watch=self.watch,
+            compute=self.compute,
             loaders=LoaderHooks(
                 self.interception, self.progress, self.recording, self.heartbeat, self.barrier
             ),
-            injector=injector,
-            heartbeat=self.heartbeat,
             exchanges=self.exchanges,
             averages=self.averages,
-            compute=self.compute,
-            trial=self.trial,
+            heartbeat=self.heartbeat,
+            injector=injector,
             barrier=self.barrier,
+            of_ranks=not self.place.is_alone,
         )
 
     def _session(self) -> None:
@@ -764,7 +750,7 @@ class BuiltWorker:
             parts=self.parts,
             ring=self.ring,
             progress=self.progress,
-            monitor=self.live,
+            live=self.live,
             journal=self.journal,
         )
         self.resumption = Resumption(
@@ -792,7 +778,7 @@ class BuiltWorker:
             progress=self.progress,
             schedule=self.schedule,
             grace_s=self.settings.watchdog.grace_s,
-            monitor=self.live,
+            live=self.live,
             parting=self.parting,
             samples=self.samples,
             sickness=Sickness(

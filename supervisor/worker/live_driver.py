@@ -35,29 +35,28 @@ from supervisor.training_state.gradient_hook import GradientHook
 from supervisor.training_state.registry import Registry
 from supervisor.worker.compute_check.compute_check import BACKWARD, FORWARD, ComputeCheck
 from supervisor.worker.core.parts import Parts
+from supervisor.worker.corruption.update_watch import UpdateWatch
 from supervisor.worker.ground.boundary_clock import BoundaryClock, graph_nodes
 from supervisor.worker.ground.error_barrier import ErrorBarrier
 from supervisor.worker.ground.graphs_across import has_graph
 from supervisor.worker.ground.interception_state import InterceptionState
 from supervisor.worker.ground.progress import Progress
-from supervisor.worker.ground.step_probe import read_number
+from supervisor.worker.ground.step_probe import read_number, told_by_scaler
 from supervisor.worker.ground.user_frames import is_within_expression
 from supervisor.worker.group.exchanges import Exchanges
 from supervisor.worker.group.first_averages import FirstAverages
 from supervisor.worker.interception.training_hooks import Call, TrainingHooks
 from supervisor.worker.live.loader_hooks import LoaderHooks
+from supervisor.worker.live.new_trainings import NewTrainings
 from supervisor.worker.live.seen_closure import SeenClosures
 from supervisor.worker.live.step_recorder import StepRecorder
 from supervisor.worker.process.heartbeat import Heartbeat
 from supervisor.worker.recording.called_hooks import CalledHooks
 from supervisor.worker.recording.recording import Recording, encode
 from supervisor.worker.recording.told_objects import note_objects
-from supervisor.worker.live.new_trainings import NewTrainings
 from supervisor.worker.treatment.dispatcher import Dispatcher
 from supervisor.worker.treatment.trial_step import LEFT_OUT, OlderWeights
 from supervisor.worker.treatment.update_controls import AS_IT_IS, POISONED, UpdateControls
-from supervisor.worker.corruption.update_watch import UpdateWatch
-from supervisor.worker.ground.step_probe import told_by_scaler
 
 
 class Live(TrainingHooks):
@@ -355,7 +354,7 @@ class Live(TrainingHooks):
             return None
 
     def _begin_update(self, optimizer: Optimizer, *, is_lead: bool) -> None:
-        """Judges the step if the main optimizer updates, and changes the update as it is planned."""
+        """Judges the step of the main optimizer, and changes the update as it is planned."""
         step, updates = self._progress.steps_done, self._updates
         if self._armed:
             self._injector.on_gradients(step, updates.parameters(optimizer))

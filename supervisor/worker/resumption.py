@@ -277,7 +277,7 @@ class Resumption:
             text = f"the state could not be put back: {type(error).__name__}: {error}"
             self._warn(text)
             raise ExitRequest(SHORT, text) from error
-        return self._arrival.monitor
+        return self._arrival.live
 
     def _put_back_and_go_on(self) -> None:
         start, replay = self._start, self._replay

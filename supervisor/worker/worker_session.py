@@ -27,9 +27,9 @@ from supervisor.worker.ground.progress import Progress
 from supervisor.worker.ground.run_warnings import RunWarnings
 from supervisor.worker.ground.script_use import ScriptUse
 from supervisor.worker.interception.training_hooks import TrainingHooks
-from supervisor.worker.live.monitor import Monitor
 from supervisor.worker.live.parting_checkpoint import PartingCheckpoint
 from supervisor.worker.live.unseen_updates import ANOTHER_TRAINING
+from supervisor.worker.live_driver import Live
 from supervisor.worker.process.exit_request import SHORT, ExitRequest
 from supervisor.worker.process.script_signals import script_signals
 from supervisor.worker.process.unsupported import refuse_fsdp1
@@ -44,7 +44,7 @@ class Session:
     """What the patched functions of torch and the process itself ask of the worker.
 
     Attributes:
-        hooks: whoever answers now: the replay, or the monitor.
+        hooks: whoever answers now: the replay, or the live driver.
         interception: looked at on every call of a patched function.
         last_model: called, returns the module of which `has_parameters` was last found true.
         use: what the script was seen to use.
@@ -62,7 +62,7 @@ class Session:
         progress: Progress,
         schedule: BoundarySchedule,
         grace_s: float,
-        monitor: Monitor,
+        live: Live,
         parting: PartingCheckpoint,
         samples: SampleGuard,
         sickness: Sickness,
@@ -80,7 +80,7 @@ class Session:
         self._controls = controls
         self._progress = progress
         self._schedule = schedule
-        self._monitor = monitor
+        self._live = live
         self._parting = parting
         self._resumption = resumption
         self._samples = samples
@@ -91,13 +91,13 @@ class Session:
         self._registering = barrier("registry")
         self._parametrised: ByIdentity[Module, tuple[bool, Callable[[], Module | None]]]
         self._parametrised = ByIdentity()
-        self.hooks: TrainingHooks = monitor
+        self.hooks: TrainingHooks = live
         if resumption.is_pending:
             self.hooks = resumption.begin(self._training_goes_on)
 
     def _training_goes_on(self) -> None:
         """A fast-forward has arrived."""
-        self.hooks = self._monitor
+        self.hooks = self._live
 
     # --- what the patched functions ask ------------------------------------------------------
 
@@ -193,7 +193,7 @@ class Session:
         """
         if self._has_ended:
             return  # what it asks for is under way
-        by_others = self._monitor.updates_by_others
+        by_others = self._live.updates_by_others
         unseen = self._progress.steps_done == 0 or by_others >= ANOTHER_TRAINING
         if unseen or self._resumption.is_pending or self._leaves_already():
             raise ExitRequest("interrupted", "SIGTERM")
@@ -230,5 +230,5 @@ class Session:
         self._has_ended = True
         self.interception.turn_off()
         self._ending.parts.guarded(self._resumption.end)
-        others = self._monitor.updates_by_others
+        others = self._live.updates_by_others
         self._ending.end(completed=completed, parts=parts, updates_by_others=others)

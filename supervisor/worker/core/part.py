@@ -1,8 +1,8 @@
 """One subject of supervision, and the moments at which it is called.
 
 The moments are rare: the start, the boundary between two steps, a save, the arrival of a resume,
-the end. What happens within a forward, a backward or an update is written out in the two drivers, the
-live run's and the replay's (docs/design/house.md).
+the end. What happens within a forward, a backward or an update is written out in the two drivers,
+the live run's and the replay's (docs/design/house.md).
 """
 
 from __future__ import annotations

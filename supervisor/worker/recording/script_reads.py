@@ -1,4 +1,4 @@
-"""What a script reads out of tensors, and which objects of Python its ranks exchange: on the tape."""
+"""What a script reads out of tensors, and which objects its ranks exchange, on the tape."""
 
 from __future__ import annotations
 
