@@ -16,7 +16,7 @@ from supervisor.worker.ground.progress import Progress
 from supervisor.worker.group.rank_context import RankContext
 from supervisor.worker.interception.outside_dynamo import forget_compiled
 from supervisor.worker.live_driver import Live
-from supervisor.worker.replay.fast_forward import FastForward
+from supervisor.worker.replay_driver import Replay
 from supervisor.worker.session.busy_threads import wait_for_executors
 from supervisor.worker.session.start_probe import blind_looks
 from supervisor.worker.session.starting_point import ResumePoint
@@ -41,7 +41,7 @@ class Arrival:
     live: Live
     journal: Journal
 
-    def put_state_back(self, start: ResumePoint, replay: FastForward) -> list[str]:
+    def put_state_back(self, start: ResumePoint, replay: Replay) -> list[str]:
         """Puts state and variables back; returns why the resume is not exact.
 
         Raises:
@@ -65,7 +65,7 @@ class Arrival:
         still = [f"thread {name} still worked, and may write files" for name in busy]
         return self._why(replay) + reasons + still + list(blind_looks())
 
-    def put_rest_back(self, start: ResumePoint, replay: FastForward) -> tuple[Arrived, list[str]]:
+    def put_rest_back(self, start: ResumePoint, replay: Replay) -> tuple[Arrived, list[str]]:
         """The same for what each part knows itself, and for the script's files.
 
         Raises:
@@ -86,7 +86,7 @@ class Arrival:
     def go_on(
         self,
         start: ResumePoint,
-        replay: FastForward,
+        replay: Replay,
         arrived: Arrived,
         reasons: list[str],
         *,
@@ -132,7 +132,7 @@ class Arrival:
         self.journal.write(arrived.said)
         self.parts.goes_live(arrived)
 
-    def _why(self, replay: FastForward) -> list[str]:
+    def _why(self, replay: Replay) -> list[str]:
         """Why what was replayed is not the recorded run."""
         if replay.count is not None:
             return [replay.count.words(splits_data=self.restorer.splits_data)]

@@ -57,6 +57,7 @@ from supervisor.worker.compute_check.compute_check import ComputeCheck
 from supervisor.worker.core.part import Part
 from supervisor.worker.core.parts import Parts
 from supervisor.worker.core.recording_limits import RecordingLimits
+from supervisor.worker.core.sides import Sides
 from supervisor.worker.core.turns import GroupTurns, Turns
 from supervisor.worker.corruption.look_requests import LookRequests
 from supervisor.worker.corruption.state_check import StateCheck
@@ -83,6 +84,7 @@ from supervisor.worker.group.rank_context import RankContext
 from supervisor.worker.group.waiting_ranks import WaitingRanks
 from supervisor.worker.inspection.experiment import Experiment
 from supervisor.worker.inspection.inspection import Inspection
+from supervisor.worker.interception.training_hooks import LoadingHooks, TrainingHooks
 from supervisor.worker.live.boundary_capture import BoundaryCapture
 from supervisor.worker.live.checkpoint_listener import CheckpointListener
 from supervisor.worker.live.compute_listener import ComputeListener
@@ -104,14 +106,21 @@ from supervisor.worker.process.collective_count import CollectiveCount
 from supervisor.worker.process.collective_records import CollectiveRecords
 from supervisor.worker.process.heartbeat import Heartbeat
 from supervisor.worker.recording.attempt_files import AttemptFiles
+from supervisor.worker.recording.called_hooks import CalledHooks, GradientHooks
 from supervisor.worker.recording.file_sizes import FileSizes
 from supervisor.worker.recording.large_reads import LargeReads
 from supervisor.worker.recording.loading.loading_proofs import LoadingProofs
+from supervisor.worker.recording.random_states import LooksAtRandom
 from supervisor.worker.recording.recording import Recording
 from supervisor.worker.recording.replayed_files import ReplayedFiles
+from supervisor.worker.recording.script_reads import LiveReads, ScriptReads
 from supervisor.worker.recording.settled_files import SettledFiles
+from supervisor.worker.replay.loading.placeholder_tracker import PlaceholderTracker
+from supervisor.worker.replay.loading.recorded_data import RecordedData
 from supervisor.worker.replay.recorded_steps import RecordedSteps
-from supervisor.worker.resumption import Resumption
+from supervisor.worker.replay.silenced_collectives import SilencedCollectives
+from supervisor.worker.replay_driver import Replay
+from supervisor.worker.resumption import Resumption, Route
 from supervisor.worker.samples.sample_guard import SampleGuard
 from supervisor.worker.session.several_ranks import SeveralRanks
 from supervisor.worker.session.starting_point import find_starting_point
@@ -226,7 +235,6 @@ class BuiltWorker:
         self.schedule = BoundarySchedule() if is_alone else GroupSchedule()
         self.turns = Turns() if is_alone else GroupTurns()
         self.health = RunHealth(RiskLines.of(self.policy))
-        self.exchanges, self.averages = Exchanges(is_alone=is_alone), FirstAverages()
         self.ring = CheckpointRing(
             self.rundir.checkpoints, settings.checkpoint, on_rejected=self._rejected
         )
@@ -234,6 +242,19 @@ class BuiltWorker:
         if self.place.leads:
             with contextlib.suppress(CheckpointError):  # they stay what they are: for a person
                 self.ring.leave_course(-1 if self.start is None else self.start.checkpoint.step)
+
+        self.route = None
+        if self.start is not None:
+            self.route = Route.to(
+                self.start,
+                self.rundir.tape(self.rank),
+                order=self.order,
+                ranks=self.place.world_size,
+                is_enabled=settings.fast_forward.enabled,
+            )
+        began = None if self.route is None or is_alone else self.route.began
+        self.exchanges = Exchanges(is_alone=is_alone, began=began)
+        self.averages = FirstAverages()
 
     def _rejected(self, checkpoint: Checkpoint, reason: str) -> None:
         self.journal.write(CheckpointRejected(step=checkpoint.step, reason=reason))
@@ -266,6 +287,7 @@ class BuiltWorker:
                 self.tape,
                 rundir.root / f"appended{self.suffix}.json",
                 begins_again=self.attempt > 1 and start is None,
+                source=None if self.route is None else self.route.tape,
             ),
             record=record,
             replayed=replayed,
@@ -277,7 +299,7 @@ class BuiltWorker:
         self.loading = LoadingProofs(
             self.interception,
             promised=bool(skips),
-            is_noted=skips is not False,
+            is_noted=skips is not False if self.route is None else self.route.notes_loading,
             may_leave_out=skips is not False and self.order.way != LOADS_ALL,
         )
         self.samples = SampleGuard(
@@ -707,6 +729,7 @@ class BuiltWorker:
             ),
             warn=self.warn,
         )
+        self.called_hooks = CalledHooks(self.tape, self.interception, self.progress)
         self.live = Live(
             interception=self.interception,
             progress=self.progress,
@@ -722,9 +745,7 @@ class BuiltWorker:
             trial=self.trial,
             watch=self.watch,
             compute=self.compute,
-            loaders=LoaderHooks(
-                self.interception, self.progress, self.recording, self.heartbeat, self.barrier
-            ),
+            gradient_hooks=self.called_hooks,
             exchanges=self.exchanges,
             averages=self.averages,
             heartbeat=self.heartbeat,
@@ -736,6 +757,8 @@ class BuiltWorker:
     def _session(self) -> None:
         """How this attempt comes to where it begins, and who is asked from outside: by torch's
         patched functions, the process and the script."""
+        replay = None if self.route is None else self._replay(self.route)
+        self._sides(replay)
         arrival = Arrival(
             ranks=self.ranks,
             order=self.order,
@@ -754,21 +777,14 @@ class BuiltWorker:
             journal=self.journal,
         )
         self.resumption = Resumption(
-            self.start,
-            is_enabled=self.settings.fast_forward.enabled,
-            tape=self.rundir.tape(self.rank),
-            interception=self.interception,
-            registry=self.registry,
-            progress=self.progress,
-            loading=self.loading,
-            files=self.files,
-            heartbeat=self.heartbeat,
-            census=self.census,
-            journal=self.journal,
-            warn=self.warn,
+            self.route,
+            replay,
             arrival=arrival,
-            barrier=self._meeting_place() if self.start is not None else None,
-            exchanges=self.exchanges,
+            files=self.files,
+            registry=self.registry,
+            interception=self.interception,
+            warn=self.warn,
+            go_live=self._go_live,
         )
         self.session = Session(
             interception=self.interception,
@@ -779,6 +795,7 @@ class BuiltWorker:
             schedule=self.schedule,
             grace_s=self.settings.watchdog.grace_s,
             live=self.live,
+            hooks=self.hooks,
             parting=self.parting,
             samples=self.samples,
             sickness=Sickness(
@@ -810,9 +827,67 @@ class BuiltWorker:
             pipeline=self.pipeline,
             handlers=self.alerts.handlers,
             resumption=self.resumption,
-            read=self.session.read,
+            reads=self.reads,
         )
         self._several_ranks()
+
+    def _replay(self, route: Route) -> Replay:
+        """Who answers until the script has come to the checkpoint."""
+        start, meta = route.start, route.start.checkpoint.meta
+        skips = meta.get("pure_loading", []) if self.loading.may_leave_out else []
+        guard = None
+        if skips and route.problem is None:
+            guard = PlaceholderTracker(self.interception, lambda why: self.resumption.load_all(why))
+        collectives = None
+        if not self.place.is_alone:
+            collectives = SilencedCollectives(
+                self._meeting_place(), self.exchanges, route.beginning
+            )
+        return Replay(
+            interception=self.interception,
+            registry=self.registry,
+            tape=route.tape,
+            target=start.checkpoint.step,
+            at_update=meta.get("at_update") is True,
+            update_result=start.state.get("update_result"),
+            skips=skips,
+            data=RecordedData(start.state.get("held", {}), start.state.get("told_states")),
+            guard=guard,
+            collectives=collectives,
+            count=route.count,
+            disproof=route.problem,
+            arrive=lambda done, why: self.resumption.arrive(done, why),
+            before_training=self.parts.training_starts,
+            before_first_update=self.census.keep_small_values,
+            heartbeat=self._beat,
+        )
+
+    def _beat(self, steps_done: int) -> None:
+        self.progress.replayed = steps_done
+        self.heartbeat.replayed(steps_done)
+
+    def _sides(self, replay: Replay | None) -> None:
+        """Who answers each subject's own patches, in the live run and in the replay."""
+        loaders = LoaderHooks(
+            self.interception, self.progress, self.recording, self.heartbeat, self.barrier
+        )
+        reads = LiveReads(self.recording, self.interception, self.barrier)
+        self.hooks = Sides[TrainingHooks](self.live, replay)
+        self.loading_sides = Sides[LoadingHooks](loaders, replay.loading if replay else None)
+        self.reads = Sides[ScriptReads](reads, replay.reads if replay else None)
+        self.generators = Sides[LooksAtRandom](
+            self.recording.random, replay.random if replay else None
+        )
+        self.gradient_hooks = Sides[GradientHooks](
+            self.called_hooks, replay.gradient_hooks if replay else None
+        )
+
+    def _go_live(self) -> None:
+        for side in (
+            *(self.hooks, self.loading_sides, self.reads),
+            *(self.generators, self.gradient_hooks),
+        ):
+            side.goes_live()
 
     def _meeting_place(self) -> MeetingPlace | None:
         """Where the ranks of a replay wait for each other; a mapped file is one node's alone."""

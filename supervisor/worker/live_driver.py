@@ -31,7 +31,6 @@ from torch.optim import Optimizer
 from supervisor.by_identity import IdentitySet
 from supervisor.fault_injection.injector import FaultInjector
 from supervisor.storage.steps.tape import EntryKind
-from supervisor.training_state.gradient_hook import GradientHook
 from supervisor.training_state.registry import Registry
 from supervisor.worker.compute_check.compute_check import BACKWARD, FORWARD, ComputeCheck
 from supervisor.worker.core.parts import Parts
@@ -46,14 +45,12 @@ from supervisor.worker.ground.user_frames import is_within_expression
 from supervisor.worker.group.exchanges import Exchanges
 from supervisor.worker.group.first_averages import FirstAverages
 from supervisor.worker.interception.training_hooks import Call, TrainingHooks
-from supervisor.worker.live.loader_hooks import LoaderHooks
 from supervisor.worker.live.new_trainings import NewTrainings
 from supervisor.worker.live.seen_closure import SeenClosures
 from supervisor.worker.live.step_recorder import StepRecorder
 from supervisor.worker.process.heartbeat import Heartbeat
 from supervisor.worker.recording.called_hooks import CalledHooks
 from supervisor.worker.recording.recording import Recording, encode
-from supervisor.worker.recording.told_objects import note_objects
 from supervisor.worker.treatment.dispatcher import Dispatcher
 from supervisor.worker.treatment.trial_step import LEFT_OUT, OlderWeights
 from supervisor.worker.treatment.update_controls import AS_IT_IS, POISONED, UpdateControls
@@ -84,7 +81,7 @@ class Live(TrainingHooks):
         trial: OlderWeights,
         watch: UpdateWatch,
         compute: ComputeCheck,
-        loaders: LoaderHooks,
+        gradient_hooks: CalledHooks,
         exchanges: Exchanges,
         averages: FirstAverages,
         heartbeat: Heartbeat,
@@ -100,7 +97,7 @@ class Live(TrainingHooks):
         self._schedule = parts.schedule
         self._recording = recording
         self._random = recording.random
-        self._called_hooks = CalledHooks(recording.tape, interception, progress)
+        self._called_hooks = gradient_hooks
         self._steps = steps
         self._dispatcher = dispatcher
         self._updates = updates
@@ -108,7 +105,6 @@ class Live(TrainingHooks):
         self._trial = trial
         self._watch = watch
         self._compute = compute
-        self.loading: LoaderHooks = loaders
         self._exchanges = exchanges
         self._averages = averages
         self._heartbeat = heartbeat
@@ -116,8 +112,6 @@ class Live(TrainingHooks):
         self._armed = injector.is_armed
         self._forward_part = barrier("forward", records=True)
         self._loss_part = barrier("loss")
-        self._reads_part = barrier("reads", records=True)
-        self._objects_part = barrier("objects", records=True)
         self._scaler_part = barrier("scaler", records=True)
         self._clipping_part = barrier("clipping")
         self._judging_part = barrier("judging")
@@ -211,10 +205,6 @@ class Live(TrainingHooks):
             hooks.end(earlier_hooks)
             interception.depth -= 1
 
-    def gradient_hook(self, hook: GradientHook) -> None:
-        is_training = bool(self._met) or self._progress.has_begun()
-        self._called_hooks.run(hook, is_training=is_training)
-
     def _updated_in_hooks(self) -> None:
         """Called behind a backward in whose hooks optimizers have stepped: only now have all."""
         try:
@@ -296,31 +286,6 @@ class Live(TrainingHooks):
             return norm
         finally:
             interception.depth -= 1
-
-    def read(self, kind: int, call: Call) -> Any:
-        return self._recording.read(kind, call)
-
-    def read_all(self, tensor: torch.Tensor) -> None:
-        with self._reads_part, self._interception.region():
-            self._recording.large.note(tensor)
-
-    def objects(self, place: list[Any] | None, call: Call, *, all_have: bool) -> Any:
-        with self._interception.region():
-            result = call()
-            with self._objects_part:
-                note_objects(self._recording.tape, place, result, all_have=all_have)
-            return result
-
-    def plans(self, call: Call) -> Any:
-        with self._interception.region():
-            return call()
-
-    def looks_at_random(self) -> None:
-        self._random.looked_at()
-
-    def batch(self, batch: Any) -> Any:
-        self.loading.batch(batch)
-        return batch
 
     # --- the update --------------------------------------------------------------------------
 
@@ -571,6 +536,7 @@ class Live(TrainingHooks):
     def _meet(self, found: Any, register: Callable[[Any], Any]) -> None:
         """Registers an object when it is first seen; asked at every step."""
         if found not in self._met:
+            self._progress.has_started = True
             if self._parts.training_starts():
                 self._recording.tape.append(EntryKind.TRAINING, b"")
             register(found)

@@ -111,14 +111,14 @@ def _patch(worker: BuiltWorker) -> None:
 
     session, files = worker.session, worker.files
     collectives, counting = worker.resumption.collectives, worker.barrier("exchanges")
-    instrument(session)
-    watch_reads(session)
-    watch_random_states(session)
-    watch_gradient_hooks(session)
+    instrument(session, worker.loading_sides)
+    watch_reads(session.interception, worker.reads)
+    watch_random_states(session, worker.generators)
+    watch_gradient_hooks(session, worker.gradient_hooks)
     watch_files(session, files.sizes, files.replayed, files.record)
     patch_group_ends()
     watch_ranks(worker.several_ranks)
-    watch_collectives(session, collectives, worker.exchanges, counting)
+    watch_collectives(session, worker.reads, collectives, worker.exchanges, counting)
     watch_wrappers(collectives, worker.averages, counting)
     if not worker.place.is_alone:
         begin_file_stores_anew(worker.attempt)
@@ -130,8 +130,8 @@ def _patch(worker: BuiltWorker) -> None:
         from supervisor.worker.interception.patches_loading import watch_fetches
         from supervisor.worker.interception.patches_workers import watch_workers
 
-        watch_fetches(session, worker.loading)
-        watch_workers(session, worker.loading)
+        watch_fetches(session, worker.loading_sides, worker.loading)
+        watch_workers(session, worker.loading_sides, worker.loading)
 
 
 def _seed(seed: int | None) -> None:

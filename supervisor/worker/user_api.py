@@ -14,11 +14,13 @@ from supervisor.records import Alert
 from supervisor.storage.journal.journal import Journal
 from supervisor.storage.steps.tape import EntryKind
 from supervisor.training_state.registry import Registry
+from supervisor.worker.core.sides import Sides
 from supervisor.worker.ground.error_barrier import ErrorBarrier
 from supervisor.worker.ground.interception_state import InterceptionState
 from supervisor.worker.ground.observed import observed_numbers
 from supervisor.worker.ground.progress import Progress
 from supervisor.worker.ground.script_use import ScriptUse
+from supervisor.worker.recording.script_reads import ScriptReads
 from supervisor.worker.resumption import Resumption
 from supervisor.worker.treatment.dispatcher import Dispatcher
 
@@ -28,7 +30,7 @@ class UserApi:
     """One method for each function of `supervisor.worker.run`, called in the training's thread.
 
     Attributes:
-        read: `Session.read`.
+        reads: who answers what the script reads.
         handlers: the user's alert handlers.
     """
 
@@ -43,7 +45,7 @@ class UserApi:
     pipeline: Pipeline
     handlers: list[Callable[[Alert], None]]
     resumption: Resumption
-    read: Callable[[int, Callable[[], Any]], Any]
+    reads: Sides[ScriptReads]
 
     def observe(self, values: dict[str, Any]) -> None:
         if self.interception.replaying:
@@ -87,4 +89,6 @@ class UserApi:
         """The answer is on the tape, so that a replay splits its batches as they were split."""
         self.use.batch_size = True
         controls = self.controls
-        return int(self.read(EntryKind.INT, lambda: max(1, int(wanted * controls.batch_factor))))
+        return int(
+            self.reads.now.read(EntryKind.INT, lambda: max(1, int(wanted * controls.batch_factor)))
+        )

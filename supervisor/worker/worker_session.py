@@ -19,6 +19,7 @@ from supervisor.actions.controls import Controls
 from supervisor.by_identity import ByIdentity
 from supervisor.errors import ReplayError
 from supervisor.training_state.registry import Registry
+from supervisor.worker.core.sides import Sides
 from supervisor.worker.ending import Ending, Sickness
 from supervisor.worker.ground.boundary_schedule import BoundarySchedule
 from supervisor.worker.ground.error_barrier import ErrorBarrier
@@ -44,7 +45,6 @@ class Session:
     """What the patched functions of torch and the process itself ask of the worker.
 
     Attributes:
-        hooks: whoever answers now: the replay, or the live driver.
         interception: looked at on every call of a patched function.
         last_model: called, returns the module of which `has_parameters` was last found true.
         use: what the script was seen to use.
@@ -63,6 +63,7 @@ class Session:
         schedule: BoundarySchedule,
         grace_s: float,
         live: Live,
+        hooks: Sides[TrainingHooks],
         parting: PartingCheckpoint,
         samples: SampleGuard,
         sickness: Sickness,
@@ -91,13 +92,13 @@ class Session:
         self._registering = barrier("registry")
         self._parametrised: ByIdentity[Module, tuple[bool, Callable[[], Module | None]]]
         self._parametrised = ByIdentity()
-        self.hooks: TrainingHooks = live
-        if resumption.is_pending:
-            self.hooks = resumption.begin(self._training_goes_on)
+        self._hooks = hooks
+        resumption.begin()
 
-    def _training_goes_on(self) -> None:
-        """A fast-forward has arrived."""
-        self.hooks = self._live
+    @property
+    def hooks(self) -> TrainingHooks:
+        """Whoever answers now: the replay, or the live driver."""
+        return self._hooks.now
 
     # --- what the patched functions ask ------------------------------------------------------
 
@@ -137,10 +138,6 @@ class Session:
         self.interception.depth = depth
         self._progress.tape_is_whole = False
         self.hooks.update_failed(optimizer)
-
-    def read(self, kind: int, call: Callable[[], Any]) -> Any:
-        """Returns what `call` does; on the tape in a live run, from the tape in a replay."""
-        return self.hooks.read(kind, call)
 
     # --- the process -------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ class Progress:
 
     Attributes:
         probe: what was seen of the step under way.
+        has_started: a module or an optimizer was seen in the live run.
         steps_done: steps of this training, those before a resume included.
         replayed: steps that a fast-forward has come to.
         last_batch: the newest batch of a loader.
@@ -35,6 +36,7 @@ class Progress:
     """
 
     probe: StepProbe
+    has_started: bool = False
     steps_done: int = 0
     replayed: int = 0
     last_batch: Any = None

@@ -36,10 +36,10 @@ class Exchanges(Part):
 
     name = "exchanges"
 
-    def __init__(self, *, is_alone: bool = False) -> None:
+    def __init__(self, *, is_alone: bool = False, began: Counts | None = None) -> None:
         self._is_alone = is_alone
         self.at_forward = 0
-        self.began: Counts | None = None
+        self.began = began
         self._has_begun = False
         self._so_far = Counts()
         self._since = Counts()

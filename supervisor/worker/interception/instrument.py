@@ -25,29 +25,31 @@ from torch.utils.data import dataloader
 from torch.utils.data.distributed import DistributedSampler
 
 from supervisor.by_identity import ByIdentity
+from supervisor.worker.core.sides import Sides
 from supervisor.worker.ground.interception_state import InterceptionState, is_capturing
 from supervisor.worker.interception.outside_dynamo import (
     is_transforming,
     outside_dynamo,
     run_plainly,
 )
-from supervisor.worker.interception.training_hooks import TrainingHooks
+from supervisor.worker.interception.training_hooks import LoadingHooks, TrainingHooks
 
 
 class Seen(Protocol):
     """What the session offers to the patched functions."""
 
-    hooks: TrainingHooks
     interception: InterceptionState
     last_model: Callable[[], Module | None]
 
+    @property
+    def hooks(self) -> TrainingHooks: ...
     def object_found(self, kind: str, found: Any) -> None: ...
     def has_parameters(self, module: Module) -> bool: ...
     def enters_autocast(self) -> bool: ...
     def update_failed(self, optimizer: Optimizer, depth: int) -> None: ...
 
 
-def instrument(session: Seen) -> None:
+def instrument(session: Seen, loading: Sides[LoadingHooks]) -> None:
     """Patches torch for the rest of this process's life. Called once, after torch was imported."""
     _patch_forward(session)
     _patch_functional_call(session)
@@ -57,7 +59,7 @@ def instrument(session: Seen) -> None:
     _patch_clipping(session)
     _patch_autocast(session)
     _patch_construction(session)
-    _patch_loader(session)
+    _patch_loader(session, loading)
     _patch_graphs(session)
 
 
@@ -334,14 +336,14 @@ def _patch_construction(session: Seen) -> None:
     watch(DistributedSampler, "sampler")
 
 
-def _patch_loader(session: Seen) -> None:
+def _patch_loader(session: Seen, loading: Sides[LoadingHooks]) -> None:
     original = dataloader._BaseDataLoaderIter.__next__
     interception = session.interception
 
     @outside_dynamo
     def __next__(self: Any) -> Any:
         batch = original(self)
-        return session.hooks.batch(batch) if interception.is_ours() else batch
+        return loading.now.batch(batch) if interception.is_ours() else batch
 
     dataloader._BaseDataLoaderIter.__next__ = __next__  # type: ignore[method-assign]
 

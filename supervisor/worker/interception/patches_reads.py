@@ -15,14 +15,16 @@ import torch
 from torch.compiler import is_dynamo_compiling
 
 from supervisor.storage.steps.tape import EntryKind
-from supervisor.worker.interception.instrument import Seen
+from supervisor.worker.core.sides import Sides
+from supervisor.worker.ground.interception_state import InterceptionState
 from supervisor.worker.interception.outside_dynamo import outside_dynamo, run_plainly
+from supervisor.worker.recording.script_reads import ScriptReads
 
 MAX_LISTED = 256
 """Elements up to which `tolist` and `numpy` are recorded as they are; of more, the tensor is."""
 
 
-def watch_reads(session: Seen) -> None:
+def watch_reads(interception: InterceptionState, reads: Sides[ScriptReads]) -> None:
     """Patches torch for the rest of this process's life. Called once, after `instrument`."""
     for name, kind in (
         ("__float__", EntryKind.FLOAT),
@@ -30,31 +32,31 @@ def watch_reads(session: Seen) -> None:
         ("__index__", EntryKind.INT),
         ("__bool__", EntryKind.BOOL),
     ):
-        _patch_method(session, name, kind)
-    _patch_item(session)
-    _patch_listing(session)
+        _patch_method(interception, reads, name, kind)
+    _patch_item(interception, reads)
+    _patch_listing(interception, reads)
     for name in ("equal", "allclose", "is_nonzero"):
-        _patch_comparison(session, torch, name)
-        _patch_comparison(session, torch.Tensor, name)
+        _patch_comparison(interception, reads, torch, name)
+        _patch_comparison(interception, reads, torch.Tensor, name)
 
 
-def _patch_method(session: Seen, name: str, kind: EntryKind) -> None:
+def _patch_method(
+    interception: InterceptionState, reads: Sides[ScriptReads], name: str, kind: EntryKind
+) -> None:
     original = getattr(torch.Tensor, name)
-    interception = session.interception
 
     @outside_dynamo
     @functools.wraps(original)
     def read(self: torch.Tensor) -> Any:
         if interception.depth or not interception.is_ours():
             return original(self)
-        return session.hooks.read(kind, functools.partial(original, self))
+        return reads.now.read(kind, functools.partial(original, self))
 
     setattr(torch.Tensor, name, read)
 
 
-def _patch_item(session: Seen) -> None:
+def _patch_item(interception: InterceptionState, reads: Sides[ScriptReads]) -> None:
     original = torch.Tensor.item
-    interception = session.interception
 
     @outside_dynamo
     @functools.wraps(original)
@@ -69,17 +71,18 @@ def _patch_item(session: Seen) -> None:
             return original(self)
         else:
             kind = EntryKind.INT
-        return session.hooks.read(kind, functools.partial(original, self))
+        return reads.now.read(kind, functools.partial(original, self))
 
     torch.Tensor.item = item  # type: ignore[method-assign, assignment]
-    _spare_optimizers(session, original)
+    _spare_optimizers(interception, reads, original)
 
 
-def _spare_optimizers(session: Seen, item: Callable[[torch.Tensor], Any]) -> None:
+def _spare_optimizers(
+    interception: InterceptionState, reads: Sides[ScriptReads], item: Callable[[torch.Tensor], Any]
+) -> None:
     """Torch's optimizers read the step count of each parameter at every update: these reads are
     not the script's, and do not go through the patched `Tensor.item`."""
     original = sys.modules["torch.optim.optimizer"]._get_value
-    interception = session.interception
 
     @functools.wraps(original)
     def get_value(x: Any) -> Any:
@@ -93,8 +96,7 @@ def _spare_optimizers(session: Seen, item: Callable[[torch.Tensor], Any]) -> Non
             vars(module)["_get_value"] = get_value
 
 
-def _patch_listing(session: Seen) -> None:
-    interception = session.interception
+def _patch_listing(interception: InterceptionState, reads: Sides[ScriptReads]) -> None:
 
     for name in ("tolist", "numpy"):
         original = getattr(torch.Tensor, name)
@@ -106,24 +108,25 @@ def _patch_listing(session: Seen) -> None:
                 return _original(self, *args, **kwargs)
             if self.numel() > MAX_LISTED:
                 value = _original(self, *args, **kwargs)
-                recorded = session.hooks.read_all(self)
+                recorded = reads.now.read_all(self)
                 return value if recorded is None else _original(recorded, *args, **kwargs)
             call = functools.partial(_original, self, *args, **kwargs)
-            return session.hooks.read(EntryKind.ARRAY, call)
+            return reads.now.read(EntryKind.ARRAY, call)
 
         setattr(torch.Tensor, name, read)
 
 
-def _patch_comparison(session: Seen, owner: Any, name: str) -> None:
+def _patch_comparison(
+    interception: InterceptionState, reads: Sides[ScriptReads], owner: Any, name: str
+) -> None:
     """`torch.equal(a, b)` and `a.equal(b)`."""
     original = getattr(owner, name)
-    interception = session.interception
 
     @run_plainly
     @functools.wraps(original)
     def read(*args: Any, **kwargs: Any) -> Any:
         if is_dynamo_compiling() or not interception.is_ours():
             return original(*args, **kwargs)
-        return session.hooks.read(EntryKind.BOOL, functools.partial(original, *args, **kwargs))
+        return reads.now.read(EntryKind.BOOL, functools.partial(original, *args, **kwargs))
 
     setattr(owner, name, read)

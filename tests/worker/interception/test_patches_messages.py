@@ -13,6 +13,7 @@ from torch.distributed import distributed_c10d
 from torch.testing._internal.distributed import fake_pg  # noqa: F401 (registers the backend)
 
 from supervisor.storage.journal.journal import SilentJournal
+from supervisor.worker.core.sides import Sides
 from supervisor.worker.ground.error_barrier import LIMIT, Breaker, ErrorBarrier
 from supervisor.worker.group.exchanges import Exchanges
 from supervisor.worker.interception.patches_collectives import watch_collectives
@@ -78,7 +79,7 @@ class Hooks:
 
 
 class Session:
-    interception, hooks = Interception(), Hooks()
+    interception = Interception()
 
 
 @pytest.fixture
@@ -95,7 +96,7 @@ def patched(request: pytest.FixtureRequest, part: Breaker) -> Iterator[None]:
             for module in (dist, distributed_c10d):
                 kept.setattr(module, name, getattr(module, name))
         watch_messages(request.param(), part)
-        watch_collectives(Session(), None, request.param(), part)  # type: ignore[arg-type]
+        watch_collectives(Session(), Sides(Hooks()), None, request.param(), part)  # type: ignore[arg-type]
         dist.init_process_group("fake", store=dist.HashStore(), rank=0, world_size=2)
         yield
         dist.destroy_process_group()
