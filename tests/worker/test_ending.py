@@ -53,7 +53,11 @@ def test_a_wish_to_leave_is_not_kept(tmp_path: Path, start: Start) -> None:
 
     live = start(tmp_path / "run")
     live.steps(3)
-    live.worker.dispatcher.ends = leaves  # type: ignore[method-assign]
+    dispatcher = live.worker.dispatcher
+    dispatcher.ends = leaves  # type: ignore[method-assign]
 
     with pytest.raises(ExitRequest):
         live.end()
+
+    del dispatcher.ends
+    live.session.end(completed=True)
