@@ -233,7 +233,7 @@ class BuiltWorker:
             self.journal, self.interception.turn_off, progress.tape_is_broken
         )
         self.schedule = BoundarySchedule() if is_alone else GroupSchedule()
-        self.turns = Turns() if is_alone else GroupTurns()
+        self.turns = (Turns if is_alone else GroupTurns)(self.schedule)
         self.health = RunHealth(RiskLines.of(self.policy))
         self.ring = CheckpointRing(
             self.rundir.checkpoints, settings.checkpoint, on_rejected=self._rejected
@@ -317,7 +317,7 @@ class BuiltWorker:
         """Who reads the state, copies it, saves it, and sees that only optimizers change it."""
         registry, settings = self.registry, self.settings
         self.training, self.held = TrainingState(registry), UserTensors(registry)
-        self.whole = WholeState(self.training, registry, self.progress, self.warn)
+        self.whole = WholeState(self.training, self.held, self.progress, self.warn)
         self.census = ScriptCensus(registry, self.barrier)
         self.memory = HeldMemory(
             settings.snapshot,
@@ -392,10 +392,8 @@ class BuiltWorker:
                 schedule,
                 turns,
                 self.progress,
-                self.exchanges,
                 self.waiting,
                 self.memory,
-                rank=self.rank,
                 on_lost=self._lost,
                 on_split=self._split,
             )
@@ -463,16 +461,12 @@ class BuiltWorker:
             is_possible=is_run_alone and self.settings.fast_forward.enabled,
             ring=self.ring,
             recorder=self.recorder,
-            schedule=self.schedule,
             looks=self.looks,
             runner=self.runner,
-            journal=self.journal,
             warn=self.warn,
         )
         self.dispatcher = Dispatcher(
-            agreement=self.ranks.agreement,
             pipeline=self.pipeline,
-            journal=self.group_journal,
             alerts=self.alerts,
             runner=self.runner,
             recorder=self.recorder,
@@ -506,18 +500,17 @@ class BuiltWorker:
             held=self.held,
             warn=self.warn,
         )
+        if self.is_experiment or not self.place.is_alone:
+            self.barrier(OlderWeights.name).turn_off()
         self.trial = OlderWeights(
-            registry=self.registry,
             state=self.training,
             snapshots=self.snapshots,
-            memory=self.memory,
             progress=self.progress,
             pipeline=self.pipeline,
             recorder=self.recorder,
             schedule=self.schedule,
             warn=self.warn,
             barrier=self.barrier,
-            is_possible=self.place.is_alone and not self.is_experiment,
         )
         pre_treatment = PreTreatmentCheckpoint(
             whole_state=lambda: self.capture.state_and_meta(),
@@ -591,11 +584,9 @@ class BuiltWorker:
             snapshots=self.snapshots,
             runner=self.runner,
             alerts=self.alerts,
-            journal=self.journal,
             policy=self.policy,
             warn=self.warn,
             times=times,
-            is_alone=self.place.is_alone,
         )
         found: list[Part] = [
             *(self.whole, times, FirstVariables(self.held), self.loading, self.files),
@@ -613,7 +604,6 @@ class BuiltWorker:
                 turns=self.turns,
                 check=self.compute,
                 alerts=self.alerts,
-                journal=self.journal,
                 warn=self.warn,
             ),
             MemoryListener(
@@ -626,12 +616,11 @@ class BuiltWorker:
             ),
         ]
         if isinstance(probe, TrailProbe):
+            self.rundir.make(self.rundir.trail(self.rank).parent)
             found.append(
                 StateDigests(
-                    self.rundir,
-                    self.rank,
+                    self.rundir.trail(self.rank),
                     self.attempt,
-                    registry=self.registry,
                     probe=probe,
                     state=self.training,
                     held=self.held,
@@ -649,10 +638,8 @@ class BuiltWorker:
         snapshots = SnapshotListener(
             self.settings,
             turns=self.turns,
-            state=self.training,
-            held=self.held,
+            whole=self.whole,
             snapshots=self.snapshots,
-            schedule=self.schedule,
             times=times,
             health=self.health,
             corruption=corruption,
@@ -673,11 +660,8 @@ class BuiltWorker:
             turns=self.turns,
             capture=self.capture,
             checkpointer=self.checkpointer,
-            script_files=self.files.record,
-            tape=self.tape,
             schedule=self.schedule,
             health=self.health,
-            progress=self.progress,
             warn=self.warn,
             of_rank=memory,
         )
@@ -715,18 +699,13 @@ class BuiltWorker:
         )
         is_on = self.settings.probes.enabled
         steps = StepRecorder(
-            registry=self.registry,
             progress=self.progress,
             recorder=self.recorder,
             tape=self.tape,
             probes=self.probes,
             update_controls=self.updates,
-            watch=self.watch,
             inputs=InputWatch(is_on=is_on, tell=self.warn),
             changes=ScriptChanges(self.registry, self.watch, self.snapshots, is_on=is_on),
-            own_time=OwnTime(
-                None if self.place.is_alone else OwnTimes(self.rundir.steps(self.rank))
-            ),
             warn=self.warn,
         )
         self.called_hooks = CalledHooks(self.tape, self.interception, self.progress)
@@ -741,6 +720,9 @@ class BuiltWorker:
             updates=self.updates,
             trainings=NewTrainings(
                 self.dispatcher, self.snapshots, self.controls, self.group_journal
+            ),
+            own_time=OwnTime(
+                None if self.place.is_alone else OwnTimes(self.rundir.steps(self.rank))
             ),
             trial=self.trial,
             watch=self.watch,
@@ -786,22 +768,20 @@ class BuiltWorker:
             warn=self.warn,
             go_live=self._go_live,
         )
+        sickness = Sickness(
+            self.registry,
+            self.pipeline,
+            self.health,
+            self.samples,
+            lambda: self.live.lead_optimizer,
+        )
         self.session = Session(
-            interception=self.interception,
-            registry=self.registry,
-            controls=self.controls,
-            use=self.use,
-            progress=self.progress,
-            schedule=self.schedule,
-            grace_s=self.settings.watchdog.grace_s,
             live=self.live,
             hooks=self.hooks,
+            updates=self.updates,
             parting=self.parting,
-            samples=self.samples,
-            sickness=Sickness(
-                self.registry, self.pipeline, self.health, lambda: self.live.lead_optimizer
-            ),
             resumption=self.resumption,
+            sickness=sickness,
             ending=Ending(
                 parts=self.parts,
                 progress=self.progress,
@@ -812,21 +792,16 @@ class BuiltWorker:
                 script_files=self.files.record,
                 journal=self.journal,
             ),
-            barrier=self.barrier,
-            warn=self.warn,
+            grace_s=self.settings.watchdog.grace_s,
         )
         self.api = UserApi(
-            interception=self.interception,
+            session=self.session,
             progress=self.progress,
             journal=self.group_journal,
             barrier=self.barrier,
-            registry=self.registry,
-            controls=self.controls,
-            use=self.use,
             dispatcher=self.dispatcher,
             pipeline=self.pipeline,
             handlers=self.alerts.handlers,
-            resumption=self.resumption,
             reads=self.reads,
         )
         self._several_ranks()
@@ -863,7 +838,7 @@ class BuiltWorker:
         )
 
     def _beat(self, steps_done: int) -> None:
-        self.progress.replayed = steps_done
+        self.progress.replays(steps_done)
         self.heartbeat.replayed(steps_done)
 
     def _sides(self, replay: Replay | None) -> None:
@@ -911,7 +886,6 @@ class BuiltWorker:
             dispatcher=self.dispatcher,
             only_watching=self.only_watching,
             progress=self.progress,
-            journal=self.journal,
             barrier=self.barrier,
             warn=self.warn,
         )

@@ -23,6 +23,7 @@ from supervisor.worker.ground.progress import Progress
 from supervisor.worker.ground.run_health import RunHealth
 from supervisor.worker.group.rank_context import RankContext
 from supervisor.worker.live.unseen_updates import tell_unseen_updates
+from supervisor.worker.samples.sample_guard import SampleGuard
 
 _POISONED_STEPS = 2
 """In a row: the update of the first made the loss of the second."""
@@ -40,12 +41,19 @@ class Sickness:
         registry: Registry,
         pipeline: Pipeline,
         health: RunHealth,
+        samples: SampleGuard,
         lead: Callable[[], Optimizer | None],
     ) -> None:
         self._registry = registry
         self._pipeline = pipeline
         self._health = health
+        self._samples = samples
         self._lead = lead
+
+    @property
+    def samples_at_fault(self) -> tuple[str, ...]:
+        """The samples on which loading failed."""
+        return self._samples.evidence
 
     def reason(self) -> str:
         """Why the training's result is no good; empty if nothing is known against it.

@@ -46,6 +46,7 @@ from supervisor.worker.group.exchanges import Exchanges
 from supervisor.worker.group.first_averages import FirstAverages
 from supervisor.worker.interception.training_hooks import Call, TrainingHooks
 from supervisor.worker.live.new_trainings import NewTrainings
+from supervisor.worker.live.own_time import OwnTime
 from supervisor.worker.live.seen_closure import SeenClosures
 from supervisor.worker.live.step_recorder import StepRecorder
 from supervisor.worker.process.heartbeat import Heartbeat
@@ -63,6 +64,7 @@ class Live(TrainingHooks):
     belongs to its step. `injector` breaks things on purpose, in drills and tests alone.
 
     Attributes:
+        interception, progress, registry, schedule: of this process.
         clock: knows the main optimizer and when a boundary is due; a resume hands on its replay's.
     """
 
@@ -78,6 +80,7 @@ class Live(TrainingHooks):
         dispatcher: Dispatcher,
         updates: UpdateControls,
         trainings: NewTrainings,
+        own_time: OwnTime,
         trial: OlderWeights,
         watch: UpdateWatch,
         compute: ComputeCheck,
@@ -90,11 +93,11 @@ class Live(TrainingHooks):
         of_ranks: bool,
     ) -> None:
         self.clock = BoundaryClock(of_ranks=of_ranks)
-        self._interception = interception
-        self._progress = progress
-        self._registry = registry
+        self.interception = interception
+        self.progress = progress
+        self.registry = registry
         self._parts = parts
-        self._schedule = parts.schedule
+        self.schedule = parts.schedule
         self._recording = recording
         self._random = recording.random
         self._called_hooks = gradient_hooks
@@ -102,6 +105,7 @@ class Live(TrainingHooks):
         self._dispatcher = dispatcher
         self._updates = updates
         self._trainings = trainings
+        self._own_time = own_time
         self._trial = trial
         self._watch = watch
         self._compute = compute
@@ -133,14 +137,14 @@ class Live(TrainingHooks):
         clock = self.clock
         if clock.of_ranks and clock.is_before_training():
             return call()
-        interception = self._interception
+        interception = self.interception
         interception.depth += 1
         try:
-            part, progress = self._forward_part, self._progress
+            part, progress = self._forward_part, self.progress
             try:
                 is_on = part.is_on
                 if is_on and module is not self._last_module():
-                    self._meet(module, self._registry.add_model)
+                    self._meet(module, self.registry.add_model)
                     self._last_module = weakref.ref(module)
                 if clock.is_due and clock.is_due_here():
                     self._boundary_at_forward(clock)
@@ -178,17 +182,17 @@ class Live(TrainingHooks):
             interception.depth -= 1
 
     def backward(self, roots: Any, call: Callable[[Any], Any]) -> Any:
-        interception, hooks = self._interception, self._called_hooks
+        interception, hooks = self.interception, self._called_hooks
         interception.depth += 1
         earlier_hooks = hooks.begin()
         try:
             try:
                 if self._armed:
-                    roots = self._injector.on_loss(self._progress.steps_done, roots)
+                    roots = self._injector.on_loss(self.progress.steps_done, roots)
                 self._begin_backward(roots)
             except BaseException as error:
                 self._loss_part.caught(error)
-            if self._compute.step == self._progress.steps_done:
+            if self._compute.step == self.progress.steps_done:
                 call = functools.partial(self._compute.run, BACKWARD, call)
             random = self._random
             if random.backwards_are_quiet:
@@ -215,7 +219,9 @@ class Live(TrainingHooks):
             self._update_part.caught(error)
 
     def _begin_backward(self, roots: Any) -> None:
-        probe = self._progress.probe
+        probe = self.progress.probe
+        if not probe.backward_calls:
+            self._own_time.backward_begins(self.progress.steps_done)
         self._steps.begin_backward()
         if not self._loss_part.is_on:
             return
@@ -234,7 +240,7 @@ class Live(TrainingHooks):
         return found
 
     def graph_replays(self) -> None:
-        self._heartbeat.beat(self._progress.steps_done)
+        self._heartbeat.beat(self.progress.steps_done)
         self._steps.graph_replays()
 
     def scale(self, scaler: Any, outputs: Any, call: Call) -> Any:
@@ -248,7 +254,7 @@ class Live(TrainingHooks):
         self._update_began = False
         result = self._region(call)
         if not self._update_began:
-            with self._scaler_part, self._interception.region():
+            with self._scaler_part, self.interception.region():
                 self._left_out_by_scaler(optimizer)
         return result
 
@@ -267,12 +273,12 @@ class Live(TrainingHooks):
     def clip(
         self, parameters: list[torch.Tensor], max_norm: float, call: Callable[[float], Any]
     ) -> Any:
-        interception, part = self._interception, self._clipping_part
+        interception, part = self.interception, self._clipping_part
         interception.depth += 1
         try:
             try:
                 if self._armed:
-                    self._injector.on_gradients(self._progress.steps_done, parameters)
+                    self._injector.on_gradients(self.progress.steps_done, parameters)
                 if part.is_on:
                     max_norm = self._updates.clip_norm_for_script(max_norm)
             except BaseException as error:
@@ -292,7 +298,7 @@ class Live(TrainingHooks):
     def before_update(
         self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        self._interception.depth += 1
+        self.interception.depth += 1
         try:
             self._update_began = True
             if self._is_updating:
@@ -300,9 +306,9 @@ class Live(TrainingHooks):
             clock = self.clock
             is_lead = optimizer is clock.lead()
             if not is_lead:
-                self._meet(optimizer, self._registry.add_optimizer)
+                self._meet(optimizer, self.registry.add_optimizer)
                 if clock.lead() is None and self._is_within_forward():
-                    self._progress.tape_is_whole = False  # a replay does nothing in a forward
+                    self.progress.tape_is_whole = False  # a replay does nothing in a forward
                 is_lead = self._leads(optimizer)
             self._is_updating = is_lead
             closure = args[0] if args else kwargs.get("closure")
@@ -320,7 +326,7 @@ class Live(TrainingHooks):
 
     def _begin_update(self, optimizer: Optimizer, *, is_lead: bool) -> None:
         """Judges the step of the main optimizer, and changes the update as it is planned."""
-        step, updates = self._progress.steps_done, self._updates
+        step, updates = self.progress.steps_done, self._updates
         if self._armed:
             self._injector.on_gradients(step, updates.parameters(optimizer))
         scale, scaler_skips = told_by_scaler(optimizer)
@@ -342,7 +348,7 @@ class Live(TrainingHooks):
         if scaler_skips:
             self._watch.failed(optimizer)  # torch counts writes where nothing was changed
         elif not plan.skip and self._watching_part.is_on:
-            probe = self._progress.probe
+            probe = self.progress.probe
             try:  # sees what will be applied
                 self._watch.begin(optimizer, probe.grad_norm if is_lead else None, probe.clips_at)
             except BaseException as error:
@@ -357,7 +363,7 @@ class Live(TrainingHooks):
         scale: float = 1.0,
     ) -> bool:
         """Records the step under way and has it judged; returns whether its update is left out."""
-        if not self._progress.steps_done:
+        if not self.progress.steps_done:
             self._parts.before_first_update()
         record = self._steps.record(optimizer, scaler_skipped=scaler_skipped, scale=scale)
         try:
@@ -392,18 +398,18 @@ class Live(TrainingHooks):
                 if is_lead:
                     self._scaled = None
                 self._end_update(optimizer, is_lead=is_lead)
-                clock.at_update = self._progress.at_update
+                clock.at_update = self.progress.at_update
                 if self._called_hooks.are_due:
                     self._called_hooks.has_updated = True
                     clock.updated_in_backward(optimizer)
                 elif clock.is_due_at_update():
-                    self._progress.update_result = result
+                    self.progress.update_result = result
                     self.boundary()
         except BaseException as error:
             self._update_part.caught(error)
         finally:
-            self._progress.update_result = None
-            self._interception.depth = max(0, self._interception.depth - 1)
+            self.progress.update_result = None
+            self.interception.depth = max(0, self.interception.depth - 1)
         return result
 
     def _end_update(self, optimizer: Optimizer, *, is_lead: bool) -> None:
@@ -422,7 +428,7 @@ class Live(TrainingHooks):
         if self._trial.is_on:
             self._trial.update_ended()
         if self._armed:
-            self._injector.on_updated(self._progress.steps_done, optimizer)
+            self._injector.on_updated(self.progress.steps_done, optimizer)
         if is_lead:
             self._finish_step(optimizer)
         else:
@@ -448,13 +454,14 @@ class Live(TrainingHooks):
 
     def _finish_step(self, lead: Optimizer) -> None:
         self._steps.finish(lead)
+        self._own_time.update_ended()
         if self._armed:
-            self._injector.on_step_done(self._progress.steps_done)
+            self._injector.on_step_done(self.progress.steps_done)
         self.clock.updated(lead)
 
     def _leads(self, optimizer: Optimizer) -> bool:
         """Whether `optimizer` is the main one, or becomes it with this update."""
-        clock, progress = self.clock, self._progress
+        clock, progress = self.clock, self.progress
         is_lead = clock.is_lead(optimizer)
         if clock.is_new_lead:
             clock.is_new_lead = False
@@ -464,7 +471,7 @@ class Live(TrainingHooks):
 
     def _count_other(self, optimizer: Optimizer) -> None:
         """An update that is not the main optimizer's; many in a row begin another training."""
-        progress = self._progress
+        progress = self.progress
         if progress.probe.backward_calls:
             progress.probe.others_trained = True
         if self.clock.updated(optimizer):
@@ -479,16 +486,16 @@ class Live(TrainingHooks):
         self._pass(is_looked_at=self._is_looked_at())
 
     def _pass(self, *, is_looked_at: bool) -> None:
-        step = self._progress.steps_done
+        step = self.progress.steps_done
         if self._boundary_at != step:
             self._boundary_at = step
-            self._progress.graphs.boundaries += 1
+            self.progress.graphs.boundaries += 1
             if is_looked_at:
                 self._parts.at_boundary(step)
 
     def _is_looked_at(self) -> bool:
-        schedule = self._schedule
-        return self._progress.steps_done >= schedule.step or time.monotonic() >= schedule.time
+        schedule = self.schedule
+        return self.progress.steps_done >= schedule.step or time.monotonic() >= schedule.time
 
     def _boundary_at_forward(self, clock: BoundaryClock) -> None:
         """The first outermost forward behind an update is the boundary. If a part of the step was
@@ -496,7 +503,7 @@ class Live(TrainingHooks):
         with the record of the step, also where they do not all stand at the same place here. From
         here they resume approximately, or not at all. Where nobody looks at the boundary, nothing
         is put there that what was computed could miss."""
-        progress, is_looked_at = self._progress, self._is_looked_at()
+        progress, is_looked_at = self.progress, self._is_looked_at()
         if is_looked_at or clock.of_ranks:
             progress.step_is_begun = clock.has_begun_graph() or is_within_expression()
         if clock.of_ranks:
@@ -527,36 +534,36 @@ class Live(TrainingHooks):
             region: see `RngRecorder`.
         """
         self._random.region = region
-        self._progress.steps_done = self._boundary_at = steps_done
+        self.progress.steps_done = self._boundary_at = steps_done
         self.clock = clock
-        self._progress.at_update = clock.at_update
+        self.progress.at_update = clock.at_update
         clock.is_due = False
         self._averages.has_begun()  # in the replay: no later forward has to be executed for it
 
     def _meet(self, found: Any, register: Callable[[Any], Any]) -> None:
         """Registers an object when it is first seen; asked at every step."""
         if found not in self._met:
-            self._progress.has_started = True
+            self.progress.has_started = True
             if self._parts.training_starts():
                 self._recording.tape.append(EntryKind.TRAINING, b"")
             register(found)
             self._met.add(found)
 
     def _is_within_forward(self) -> bool:
-        frame = sys._getframe(1) if self._interception.depth > 1 else None
+        frame = sys._getframe(1) if self.interception.depth > 1 else None
         while frame is not None and frame.f_code is not Live.forward.__code__:
             frame = frame.f_back
         return frame is not None
 
     def _region(self, call: Call) -> Any:
-        self._interception.depth += 1
+        self.interception.depth += 1
         try:
             return call()
         finally:
-            self._interception.depth -= 1
+            self.interception.depth -= 1
 
     def _see_loss(self, roots: Any) -> None:
-        probe = self._progress.probe
+        probe = self.progress.probe
         is_one = isinstance(roots, (torch.Tensor, GradientEdge)) or not isinstance(roots, Iterable)
         for root in (roots,) if is_one else roots:
             if not isinstance(root, torch.Tensor) or root.numel() != 1:

@@ -145,7 +145,7 @@ class Resumption:
         self._files = files
         self._registry = registry
         self._interception = interception
-        self._warn = warn
+        self.warn = warn
         self._go_live = go_live
         self._silence = Silence()
         several = replay is not None and self.is_of_ranks
@@ -255,7 +255,7 @@ class Resumption:
             self._put_back_and_go_on()
         except Exception as error:
             text = f"the state could not be put back: {type(error).__name__}: {error}"
-            self._warn(text)
+            self.warn(text)
             raise ExitRequest(SHORT, text) from error
         return self._arrival.live
 

@@ -9,14 +9,13 @@ import json
 import signal
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import xxhash
 
 from supervisor.storage.files.private_files import open_private
-from supervisor.storage.run.rundir import RunDirectory
 from supervisor.training_state.optimizer_state import optimizer_parameters
-from supervisor.training_state.registry import Registry
 from supervisor.training_state.state import TrainingState, digest
 from supervisor.training_state.tensors import walk
 from supervisor.worker.capture.script_census import ScriptCensus
@@ -75,23 +74,19 @@ class StateDigests(Part):
 
     def __init__(
         self,
-        rundir: RunDirectory,
-        rank: int,
+        path: Path,
         attempt: int,
         *,
-        registry: Registry,
         probe: TrailProbe,
         state: TrainingState,
         held: UserTensors,
         census: ScriptCensus,
         use: ScriptUse,
     ) -> None:
-        path = rundir.trail(rank)
-        rundir.make(path.parent)
         self._probe = probe
         self._path = path
         self._attempt = attempt
-        self._registry = registry
+        self._registry = state.registry
         self._state = state
         self._held = held
         self._census = census

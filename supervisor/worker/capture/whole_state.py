@@ -10,9 +10,9 @@ import torch
 from supervisor.storage.steps.tape import TAPE_FORMAT
 from supervisor.training_state.gradients import gradient_places
 from supervisor.training_state.owners import find_owners
-from supervisor.training_state.registry import Registry
 from supervisor.training_state.sharding.layouts import layouts, transient_buffers
 from supervisor.training_state.state import TrainingState
+from supervisor.worker.capture.user_tensors import UserTensors
 from supervisor.worker.core.part import Arrived, Part, SavePoint
 from supervisor.worker.ground.autocast_context import CASTS_STAY, OLDER_CASTS
 from supervisor.worker.ground.graphs_across import GRAPHS_ACROSS, KEPT_GRAPHS
@@ -34,13 +34,19 @@ class WholeState(Part):
     name = "state"
 
     def __init__(
-        self, state: TrainingState, registry: Registry, progress: Progress, warn: RunWarnings
+        self, state: TrainingState, held: UserTensors, progress: Progress, warn: RunWarnings
     ) -> None:
         self._state = state
-        self._registry = registry
+        self._registry = state.registry
+        self._held = held
         self._progress = progress
         self._warn = warn
         self._told_of_casts = False
+
+    def for_rollback(self) -> tuple[Mapping[str, Any], int]:
+        """What a snapshot holds, live; and how often the script's variables were looked at."""
+        held = self._held
+        return self._state.capture(held=held.lasting(), for_rollback=True), held.looks
 
     def save(self, point: SavePoint) -> None:
         progress, registry, held = self._progress, self._registry, point.held

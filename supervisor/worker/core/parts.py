@@ -34,6 +34,7 @@ class Parts:
         journal: Journal,
     ) -> None:
         self.schedule = schedule
+        self.barrier = barrier
         self._journal = journal
         self._all = [(part, barrier(part.name)) for part in parts]
         self._at_boundary = self._of("at_boundary", "next_boundary")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 
 from supervisor.worker.core.part import Part
+from supervisor.worker.ground.boundary_schedule import BoundarySchedule
 
 
 class TimedPart(Part):
@@ -30,12 +31,14 @@ class Turns:
     """Of a training in one process: each part's own clock decides.
 
     Attributes:
+        schedule: of boundaries.
         are_own: a part may also act at another boundary than the one that was its turn.
     """
 
     are_own = True
 
-    def __init__(self) -> None:
+    def __init__(self, schedule: BoundarySchedule) -> None:
+        self.schedule = schedule
         self._timed: list[TimedPart] = []
 
     def take_part(self, part: TimedPart) -> None:
@@ -52,8 +55,8 @@ class GroupTurns(Turns):
 
     are_own = False
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, schedule: BoundarySchedule) -> None:
+        super().__init__(schedule)
         self._granted = 0
 
     def due(self, step: int) -> int:

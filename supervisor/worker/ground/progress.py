@@ -52,6 +52,10 @@ class Progress:
     graphs: GraphsAcross = field(default_factory=GraphsAcross)
     autocast: AutocastContext = field(default_factory=AutocastContext)
 
+    def replays(self, steps: int) -> None:
+        """A fast-forward has come to so many steps."""
+        self.replayed = steps
+
     def boundaries_at_updates(self) -> None:
         """From here on the boundary of a step is at the end of its update."""
         self.at_update, self.step_is_begun = True, False

@@ -35,14 +35,14 @@ class BoundaryCapture:
         self._judge_waiting = judge_waiting
         self._save = save
         self._held = held
-        self._tape = tape
-        self._script_files = script_files
-        self._progress = progress
+        self.tape = tape
+        self.script_files = script_files
+        self.progress = progress
 
     def puts_off(self) -> bool:
         """Whether a checkpoint that is due had better wait for a later boundary: the script keeps
         graphs across updates here, and will soon have none to keep."""
-        graphs, steps = self._progress.graphs, self._progress.steps_done
+        graphs, steps = self.progress.graphs, self.progress.steps_done
         if not graphs.seen:
             return False
         return graphs.puts_off(self._held.find(user_frames(), call_under_way()), steps)
@@ -51,7 +51,7 @@ class BoundaryCapture:
         """Returns what is to be saved now; the script's files are kept from here on."""
         self._judge_waiting()
         point = self._point(for_later=False)
-        point.note({"script_files": self._script_files.begin_interval()})
+        point.note({"script_files": self.script_files.begin_interval()})
         return _captured(point, step, reason)
 
     def take_for_later(self, step: int, reason: str) -> CapturedCheckpoint:
@@ -78,11 +78,11 @@ class BoundaryCapture:
         """Length of the tape; -1 when it does not tell how the script came here. Behind all parts,
         which may have written to it."""
         if for_later:
-            self._tape.mark()
-            offset = self._tape.offset
+            self.tape.mark()
+            offset = self.tape.offset
         else:
-            offset = self._tape.write_out()
-        return offset if self._progress.tape_is_whole and not self._tape.is_full else -1
+            offset = self.tape.write_out()
+        return offset if self.progress.tape_is_whole and not self.tape.is_full else -1
 
 
 def _captured(point: SavePoint, step: int, reason: str) -> CapturedCheckpoint:

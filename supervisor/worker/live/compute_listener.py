@@ -9,7 +9,6 @@ from supervisor.events.state_events import StateFound
 from supervisor.events.step_events import CorruptionFound
 from supervisor.records import Alert, Cause, StepRecord
 from supervisor.settings import ComputeCheckSettings
-from supervisor.storage.journal.journal import Journal
 from supervisor.worker.compute_check.compute_check import ComputeCheck
 from supervisor.worker.compute_check.wrong_result import WrongResult
 from supervisor.worker.core.part import Ended
@@ -32,7 +31,6 @@ class ComputeListener(TimedPart):
         turns: Turns,
         check: ComputeCheck,
         alerts: AlertTeller,
-        journal: Journal,
         warn: RunWarnings,
     ) -> None:
         super().__init__(turns)
@@ -40,7 +38,6 @@ class ComputeListener(TimedPart):
         self._pace = Pace(share, settings.every_steps if settings.enabled else None)
         self._check = check
         self._alerts = alerts
-        self._journal = journal
         self._warn = warn
         self._started = time.perf_counter()
 
@@ -69,7 +66,7 @@ class ComputeListener(TimedPart):
             return
         elapsed = time.perf_counter() - self._started
         share = pace.spent_s / elapsed if elapsed > 0 else 0.0
-        self._journal.write(
+        self._warn.write(
             StateFound(
                 found=Found.COMPUTE_CHECK,
                 count=counts.calls,
@@ -113,7 +110,7 @@ class ComputeListener(TimedPart):
         self._alerts.tell(StepRecord(step=step), (alert,))
         if not wrong.in_training:
             return
-        self._journal.write(
+        self._warn.write(
             CorruptionFound(
                 step=step,
                 tensor=wrong.name,

@@ -10,7 +10,6 @@ from supervisor.codes import DecisionSource, Severity, Warned
 from supervisor.events.step_events import CorruptionFound
 from supervisor.records import ActionResult, Alert, Cause, Decision, StepRecord
 from supervisor.settings import PolicySettings
-from supervisor.storage.journal.journal import Journal
 from supervisor.training_state.snapshot import Snapshot, SnapshotRing
 from supervisor.worker.core.part import ALWAYS, Part
 from supervisor.worker.corruption.corrupted_tensor import CorruptedTensor
@@ -33,7 +32,6 @@ class CorruptionListener(Part):
 
     Args:
         requests: who asks for a look at the next boundary.
-        is_alone: there is one rank: of several, one must not treat what the others do not.
     """
 
     name = "corruption"
@@ -46,22 +44,18 @@ class CorruptionListener(Part):
         snapshots: SnapshotRing,
         runner: ActionRunner,
         alerts: AlertTeller,
-        journal: Journal,
         policy: PolicySettings,
         warn: RunWarnings,
         times: StepTimes,
-        is_alone: bool,
     ) -> None:
         self._check = check
         self._requests = requests
         self._snapshots = snapshots
         self._runner = runner
         self._alerts = alerts
-        self._journal = journal
         self._policy = policy
         self._warn = warn
         self._times = times
-        self._is_alone = is_alone
         self._last_step = -1  # of the snapshot with which the state is compared
         self._events = 0
 
@@ -127,7 +121,7 @@ class CorruptionListener(Part):
         if decision.dry_run:
             self._runner.tell_dry(decision)
             return "no"
-        if not self._is_alone:
+        if not self._runner.agreement.is_alone:  # one must not treat what the others do not
             return "no"
         goes_back = any(waiting.action.name in GOING_BACK for waiting in self._runner.pending)
         if goes_back or self._requests.is_left_behind:
@@ -170,7 +164,7 @@ class CorruptionListener(Part):
             threshold=finding.bound,
         )
         self._alerts.tell(StepRecord(step=step), (alert,))
-        self._journal.write(
+        self._warn.write(
             CorruptionFound(
                 step=step,
                 tensor=finding.name,

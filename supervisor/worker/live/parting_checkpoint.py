@@ -8,8 +8,6 @@ import time
 
 from supervisor.errors import CheckpointError
 from supervisor.settings import PartingSettings
-from supervisor.storage.run.script_files import ScriptFiles
-from supervisor.storage.steps.tape import TapeWriter
 from supervisor.worker.capture.checkpoint_writer import CapturedCheckpoint
 from supervisor.worker.capture.checkpointer import Checkpointer
 from supervisor.worker.capture.rank_memory import RankMemory
@@ -17,7 +15,6 @@ from supervisor.worker.core.part import Ended
 from supervisor.worker.core.turns import TimedPart, Turns
 from supervisor.worker.ground.boundary_schedule import BoundarySchedule
 from supervisor.worker.ground.budget import Share, usual_cost
-from supervisor.worker.ground.progress import Progress
 from supervisor.worker.ground.run_health import RunHealth
 from supervisor.worker.ground.run_warnings import RunWarnings
 from supervisor.worker.live.boundary_capture import BoundaryCapture
@@ -46,11 +43,8 @@ class PartingCheckpoint(TimedPart):
         turns: Turns,
         capture: BoundaryCapture,
         checkpointer: Checkpointer,
-        script_files: ScriptFiles,
-        tape: TapeWriter,
         schedule: BoundarySchedule,
         health: RunHealth,
-        progress: Progress,
         warn: RunWarnings,
         of_rank: RankMemory | None = None,
     ) -> None:
@@ -60,11 +54,11 @@ class PartingCheckpoint(TimedPart):
         self._share = Share(settings.max_overhead)
         self._capture = capture
         self._checkpointer = checkpointer
-        self._script_files = script_files
-        self._tape = tape
+        self._script_files = capture.script_files
+        self._tape = capture.tape
         self._schedule = schedule
         self._health = health
-        self._progress = progress
+        self._progress = capture.progress
         self._warn = warn
         self._of_rank = of_rank
         self._rank_kept = -1

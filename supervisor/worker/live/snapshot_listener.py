@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
-from typing import Any
 
 from supervisor.settings import RunSettings
 from supervisor.training_state.snapshot import SnapshotRing
-from supervisor.training_state.state import TrainingState
-from supervisor.worker.capture.user_tensors import UserTensors
+from supervisor.worker.capture.whole_state import WholeState
 from supervisor.worker.core.part import Arrived
 from supervisor.worker.core.turns import TimedPart, Turns
-from supervisor.worker.ground.boundary_schedule import BoundarySchedule
 from supervisor.worker.ground.budget import CHECKPOINTS, Share, usual_cost
 from supervisor.worker.ground.error_barrier import ErrorBarrier
 from supervisor.worker.ground.run_health import RunHealth
@@ -41,10 +37,8 @@ class SnapshotListener(TimedPart):
         settings: RunSettings,
         *,
         turns: Turns,
-        state: TrainingState,
-        held: UserTensors,
+        whole: WholeState,
         snapshots: SnapshotRing,
-        schedule: BoundarySchedule,
         times: StepTimes,
         health: RunHealth,
         corruption: CorruptionListener,
@@ -56,10 +50,8 @@ class SnapshotListener(TimedPart):
         self._is_enabled = settings.snapshot.enabled
         self._every = settings.snapshot.every_steps
         self._share = Share((1.0 - CHECKPOINTS) * settings.checkpoint.max_overhead)
-        self._state = state
-        self._held = held
+        self._whole = whole
         self._snapshots = snapshots
-        self._schedule = schedule
         self._times = times
         self._health = health
         self._next = 1.0 if self._is_enabled else math.inf
@@ -81,7 +73,7 @@ class SnapshotListener(TimedPart):
         return step >= self._next
 
     def at_boundary(self, step: int) -> None:
-        if self._schedule.is_restarting:
+        if self._turns.schedule.is_restarting:
             return
         if self.has_turn(step) and not self._health.is_warning:
             self._take(step)
@@ -100,8 +92,8 @@ class SnapshotListener(TimedPart):
         if not self._is_sound(step):
             self._next = step + 1
             return
-        state: Mapping[str, Any] = self._state.capture(held=self._held.lasting(), for_rollback=True)
-        extras = {"pipeline_step": step, "held_look": self._held.looks}
+        state, looks = self._whole.for_rollback()
+        extras = {"pipeline_step": step, "held_look": looks}
         if self._snapshots.take(step, state, extras) and self._checking.is_on:
             with self._checking:
                 self._corruption.looked(step, state)

@@ -58,7 +58,7 @@ class ActionRunner:
         self._lent = lent
         self._state_changed = state_changed
         self._schedule = schedule
-        self._agreement = agreement
+        self.agreement = agreement
         self._pipeline = pipeline
         self._journal = journal
         self._warn = warn
@@ -143,7 +143,7 @@ class ActionRunner:
 
     def _run(self, action: Action, decision: Decision, *, undo: bool) -> ActionResult:
         result = carry_out(action, self._lent(decision), undo=undo)
-        self._agreement.decided(action.name, undo, result.applied, result.to_step)
+        self.agreement.decided(action.name, undo, result.applied, result.to_step)
         if action.moment == "boundary" and action.changes_state:
             self.changed_at = self._boundary_step
             self._state_changed()

@@ -12,14 +12,12 @@ from supervisor.ladder.trial_steps import TrialAnswer
 from supervisor.pipeline import Judgement, Pipeline
 from supervisor.records import StepRecord
 from supervisor.storage.checkpoints.section_files import PIPELINE, read_section
-from supervisor.storage.journal.journal import Journal
 from supervisor.storage.steps.flight_recorder import FlightRecorder
 from supervisor.worker.core.part import ALWAYS, Arrived, Ended, Part, SavePoint
 from supervisor.worker.ground.deferral import MAX_WAITING, Deferral
 from supervisor.worker.ground.error_barrier import ErrorBarrier
 from supervisor.worker.ground.run_health import RunHealth
 from supervisor.worker.ground.run_warnings import RunWarnings
-from supervisor.worker.group.agreement import Agreement
 from supervisor.worker.treatment.action_runner import ActionRunner
 from supervisor.worker.treatment.alert_teller import AlertTeller
 from supervisor.worker.treatment.exact_retry import ExactRetry
@@ -49,9 +47,7 @@ class Dispatcher(Part):
     def __init__(
         self,
         *,
-        agreement: Agreement,
         pipeline: Pipeline,
-        journal: Journal,
         alerts: AlertTeller,
         runner: ActionRunner,
         recorder: FlightRecorder,
@@ -62,9 +58,9 @@ class Dispatcher(Part):
     ) -> None:
         self.calm = Deferral()
         self.waiting: list[tuple[StepRecord, int]] = []
-        self._agreement = agreement
+        self._agreement = runner.agreement
         self._pipeline = pipeline
-        self._journal = journal
+        self._journal = alerts.journal
         self._alerts = alerts
         self._runner = runner
         self._recorder = recorder

@@ -19,11 +19,9 @@ from supervisor.events.state_events import StateFound
 from supervisor.records import Decision, WorkerOrder
 from supervisor.settings import PolicySettings
 from supervisor.storage.checkpoints.checkpoints import Checkpoint, CheckpointRing
-from supervisor.storage.journal.journal import Journal
 from supervisor.storage.steps.flight_recorder import FlightReader, FlightRecorder
 from supervisor.worker.core.part import Arrived, Part
 from supervisor.worker.corruption.look_requests import LookRequests
-from supervisor.worker.ground.boundary_schedule import BoundarySchedule
 from supervisor.worker.ground.deferral import MAX_WAITING
 from supervisor.worker.ground.run_warnings import RunWarnings
 from supervisor.worker.treatment.action_runner import ActionRunner
@@ -57,10 +55,8 @@ class ExactRetry(Part):
         is_possible: bool,
         ring: CheckpointRing,
         recorder: FlightRecorder,
-        schedule: BoundarySchedule,
         looks: LookRequests,
         runner: ActionRunner,
-        journal: Journal,
         warn: RunWarnings,
     ) -> None:
         self._policy = policy
@@ -68,10 +64,8 @@ class ExactRetry(Part):
         self._is_possible = is_possible and policy.exact_retry
         self._ring = ring
         self._recorder = recorder
-        self._schedule = schedule
         self._looks = looks
         self._runner = runner
-        self._journal = journal
         self._warn = warn
         self._until = order.retry_until
         self._is_exact = False
@@ -94,7 +88,7 @@ class ExactRetry(Part):
         start = self._start(decision)
         if start is None:
             return decision
-        self._journal.write(
+        self._warn.write(
             StateFound(
                 step=decision.step,
                 found=Found.RETRY_ASKED,
@@ -102,7 +96,7 @@ class ExactRetry(Part):
                 detail=f"{', '.join(decision.actions)} because of {decision.reason}",
             )
         )
-        self._schedule.ask_to_leave(
+        self._looks.schedule.ask_to_leave(
             "retry",
             f"step {start.step} to {decision.step} once more before {decision.actions[0]} "
             f"({decision.reason})",
@@ -128,7 +122,7 @@ class ExactRetry(Part):
         is_plain = order.lr_factor == order.batch_factor == 1.0 and not order.fp32
         if not self._is_possible or order.retries >= MOST or not is_plain:
             return None
-        if self._schedule.is_leaving:
+        if self._looks.schedule.is_leaving:
             return None
         last = decision.onset_step - self._policy.rollback_margin_steps
         fitting = [
@@ -203,7 +197,7 @@ class ExactRetry(Part):
 
     def _tell(self, step: int, what: str, found: Found = Found.RETRY_UNDECIDED) -> None:
         message = f"exact retry of step {step}: {what}: the ladder goes on"
-        self._journal.write(StateFound(step=step, found=found, message=message, aloud=True))
+        self._warn.write(StateFound(step=step, found=found, message=message, aloud=True))
 
 
 def _leads_back_exactly(meta: Mapping[str, Any]) -> bool:

@@ -15,7 +15,6 @@ from typing import Any
 import torch
 
 from supervisor.errors import RunDirectoryError, StateTorn, pass_on
-from supervisor.held_memory import HeldMemory
 from supervisor.ladder.trial_steps import TRIAL_HIGH, TRIAL_LOW, TRIAL_OF
 from supervisor.pipeline import Pipeline
 from supervisor.records import StepRecord
@@ -23,7 +22,6 @@ from supervisor.storage.steps.flight_recorder import FlightReader, FlightRecorde
 from supervisor.training_state.model_state import model_tensors
 from supervisor.training_state.module_attributes import module_attributes, put_back_attributes
 from supervisor.training_state.optimizer_state import restore_optimizer
-from supervisor.training_state.registry import Registry
 from supervisor.training_state.rng import RngState
 from supervisor.training_state.snapshot import Snapshot, SnapshotRing, copy_state, state_bytes
 from supervisor.training_state.state import TrainingState, digest
@@ -46,8 +44,7 @@ Models = dict[str, dict[str, torch.Tensor]]
 class OlderWeights(Part):
     """Called at the boundary before it (`begin`), around its forwards, and around its update.
 
-    Args:
-        is_possible: one process trains, and this is a run.
+    Its breaker is off where several ranks train, and in a replay.
 
     Attributes:
         is_on: the step under way is a trial, or will be.
@@ -58,29 +55,25 @@ class OlderWeights(Part):
     def __init__(
         self,
         *,
-        registry: Registry,
         state: TrainingState,
         snapshots: SnapshotRing,
-        memory: HeldMemory,
         progress: Progress,
         pipeline: Pipeline,
         recorder: FlightRecorder,
         schedule: BoundarySchedule,
         warn: RunWarnings,
         barrier: ErrorBarrier,
-        is_possible: bool,
     ) -> None:
         self.is_on = False
-        self._registry = registry
+        self._registry = state.registry
         self._state = state
         self._snapshots = snapshots
-        self._memory = memory
+        self._memory = snapshots.memory
         self._progress = progress
         self._pipeline = pipeline
         self._recorder = recorder
         self._schedule = schedule
         self._warn = warn
-        self._is_possible = is_possible
         self._part = barrier("trial step")
         self._recorded: dict[int, StepRecord] = {}
         self._opened: tuple[Models, dict[str, Any]] | None = None
@@ -151,7 +144,7 @@ class OlderWeights(Part):
 
     def _refusal(self) -> str:
         progress, registry = self._progress, self._registry
-        if not (self._is_possible and self._part.is_on):
+        if not self._part.is_on:
             return "several ranks train, it is a replay, or it has failed too often"
         if progress.backwards_of_last != 1 or progress.grads_matter:
             return "a step has several backwards, or adds to gradients of earlier ones"

@@ -14,6 +14,7 @@ from supervisor.settings import SnapshotSettings
 from supervisor.storage.run.rank_board import RankBoard
 from supervisor.storage.run.rank_notes import RankNotes
 from supervisor.worker.core.turns import GroupTurns, TimedPart
+from supervisor.worker.ground.boundary_schedule import BoundarySchedule
 from supervisor.worker.ground.progress import Progress
 from supervisor.worker.ground.step_probe import StepProbe
 from supervisor.worker.group.agreement import GroupAgreement
@@ -38,7 +39,7 @@ class Rank:
     """One rank's part; `lost` and `split` tell what it was told."""
 
     def __init__(self, folder: Path, rank: int, ranks: int = 2) -> None:
-        self.schedule, self.turns = GroupSchedule(), GroupTurns()
+        self.schedule, self.turns = GroupSchedule(), GroupTurns(BoundarySchedule())
         self.progress = Progress(probe=StepProbe())
         self.exchanges = Exchanges()
         self.saver, self.other = Saver(self.turns), Saver(self.turns)
@@ -50,10 +51,8 @@ class Rank:
             self.schedule,
             self.turns,
             self.progress,
-            self.exchanges,
             WaitingRanks(RankNotes(folder / "notes", rank, ranks), self.exchanges),
             self.memory,
-            rank=rank,
             on_lost=lambda: self.lost.append(True),
             on_split=self.split.append,
         )

@@ -18,6 +18,7 @@ from supervisor.training_state.registry import Registry
 from supervisor.worker.compute_check.compute_check import FORWARD, ComputeCheck
 from supervisor.worker.core.part import Ended
 from supervisor.worker.core.turns import Turns
+from supervisor.worker.ground.boundary_schedule import BoundarySchedule
 from supervisor.worker.live.compute_listener import ComputeListener
 from tests.worker.compute_check.sick_machine import SickMachine, flip
 
@@ -51,10 +52,9 @@ def listener(told: Told, **settings: Any) -> tuple[ComputeListener, ComputeCheck
     told_as: Any = told
     found = ComputeListener(
         ComputeCheckSettings(**settings),
-        turns=Turns(),
+        turns=Turns(BoundarySchedule()),
         check=check,
         alerts=told_as,
-        journal=told_as,
         warn=told_as,
     )
     return found, check

@@ -49,10 +49,8 @@ class Attempt:
             is_possible=given["is_possible"],
             ring=self.ring,
             recorder=self.recorder,
-            schedule=self.schedule,
             looks=LookRequests(self.schedule),
             runner=self.runner,
-            journal=self.journal,
             warn=RunWarnings(self.journal, Progress(StepProbe())),
         )
 

@@ -76,17 +76,14 @@ class Live:
         )
         self.warned: list[str] = []
         self.trial = OlderWeights(
-            registry=self.registry,
             state=self.state,
             snapshots=self.ring,
-            memory=self.memory,
             progress=self.progress,
             pipeline=cast(Any, pipeline),
             recorder=cast(Any, SimpleNamespace(path=folder / "none.steps")),
             schedule=self.schedule,
             warn=cast(Any, lambda told, **_: self.warned.append(told)),
             barrier=ErrorBarrier(cast(Any, journal), lambda: None, lambda: None),
-            is_possible=True,
         )
 
     def step(self) -> None:
