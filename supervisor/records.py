@@ -257,6 +257,8 @@ class WorkerOrder:
         retry_until: this is an exact retry of the steps up to this one; None if it is none.
         retry_of: the attempt whose steps they were.
         retries: so far in this run, this one included.
+        failures: of the last attempts, by which machines ended this run (`failures_seen`).
+        trained_s: for how long those attempts had trained together.
         experiment: what a controlled replay changes (`supervisor explain`); empty in every run.
         way: how it comes back to the checkpoint: by `REPLAY`, by one that leaves no loading out
             (`LOADS_ALL`), or ``approximate`` (the state is put back at once).
@@ -277,6 +279,8 @@ class WorkerOrder:
     retry_until: int | None = None
     retry_of: int = 0
     retries: int = 0
+    failures: int = 0
+    trained_s: float = 0.0
     experiment: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -19,7 +19,8 @@ class CheckpointSettings:
     max_overhead: float = 0.01
     """Share of the run's time that checkpoints and snapshots may cost the training."""
     mtbf_s: float = 14400.0
-    """Assumed mean time between failures for the interval until failures were seen."""
+    """Assumed mean time between failures, until some were seen: then the time that this run has
+    trained between them, and `max_overhead` does not bound the interval any more."""
     min_interval_s: float = 5.0
     """Never more often than this by time alone; a risky step may ask for one earlier."""
     max_interval_s: float = 900.0

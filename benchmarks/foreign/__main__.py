@@ -8,8 +8,8 @@ repository is not there, or whose packages are missing, is said to be left out).
 twice by plain python, healthy, and killed in the training, in an evaluation and in a save; where it
 has none of these, at a random step. A run is the same when weights, printed lines and written files
 are those of plain python. With --json each result is written at once, and a command that was broken
-off continues there; --again WORD runs such scripts once more. --table prints the table of
-docs/foreign.md.
+off continues there; --again WORD runs such scripts once more. --table puts the table of such a
+file into docs/foreign.md.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ from benchmarks.foreign.catalogue import SCRIPTS
 from benchmarks.foreign.table import compatibility_table
 from benchmarks.foreign.trial import Trial
 from benchmarks.foreign.verdict import Verdict, read_verdicts
+from benchmarks.page import DOCS, put_into
 
 
 def main() -> int:
     given = _options()
     verdicts = read_verdicts(given.json)
     if given.table:
-        print(compatibility_table(read_verdicts(given.table).values()))
+        put_into(DOCS / "foreign.md", compatibility_table(read_verdicts(given.table).values()))
         return 0
     with tempfile.TemporaryDirectory() as temporary:
         folder = given.keep or Path(temporary)
@@ -63,7 +64,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--timeout-s", type=float, default=300.0)
     parser.add_argument("--keep", type=Path, help="folder for the runs, kept afterwards")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--table", type=Path, metavar="FILE", help="of --json: print the table")
+    parser.add_argument(
+        "--table", type=Path, metavar="FILE", help="of --json: its table into the page"
+    )
     given = parser.parse_args()
     if given.checkouts is None and given.table is None:
         parser.error("CHECKOUTS is missing")

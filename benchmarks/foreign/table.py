@@ -8,14 +8,16 @@ from collections.abc import Iterable
 from benchmarks.foreign.catalogue import SCRIPTS
 from benchmarks.foreign.verdict import Verdict
 
-_HEAD = "| library | day, torch | healthy | exact after a kill | what to know |\n|" + 5 * " --- |"
+_HEAD = (
+    "| library | version | torch | healthy | exact after a kill | what to know |\n|" + 6 * " --- |"
+)
 
 
 def compatibility_table(verdicts: Iterable[Verdict]) -> str:
     """Returns a row for each repository whose scripts ran, and their sum.
 
-    The repositories are checked out as they are on the day of the trial, so that day, the newest
-    of a row, stands for their version; beside it that of torch.
+    The repositories are checked out as they are on the day of the trial. So where no commit is
+    recorded that day, the newest of a row, stands for their version.
     """
     home = {script.name: (script.repository, script.ranks) for script in SCRIPTS}
     by_home: defaultdict[tuple[str, int], list[Verdict]] = defaultdict(list)
@@ -36,10 +38,10 @@ def _row(title: str, verdicts: list[Verdict], known: str) -> str:
     kills = [kill for verdict in verdicts for kill in verdict.struck]
     exact = sum(kill.is_exact and kill.true == "same" for kill in kills)
     healthy = sum(verdict.is_healthy for verdict in verdicts)
-    dates, torches = ({getattr(v, name) for v in verdicts} for name in ("date", "torch"))
-    version = f"{max(dates)}, {'/'.join(sorted(torches))}"
+    newest = max(verdicts, key=lambda verdict: verdict.date)
+    torches = "/".join(sorted({verdict.torch for verdict in verdicts}))
     counts = f"{healthy}/{len(verdicts)} | {exact}/{len(kills)}"
-    return f"| {title} | {version} | {counts} | {known} |"
+    return f"| {title} | {newest.version or newest.date} | {torches} | {counts} | {known} |"
 
 
 def _known(verdict: Verdict) -> str:

@@ -52,6 +52,12 @@ class Ended:
     events: list[dict[str, Any]] = field(default_factory=list)
 
 
+def _commit(checkout: Path) -> str:
+    """Returns the checkout's commit, short; empty where it is none of git's."""
+    line = ["git", "-C", str(checkout), "rev-parse", "--short", "HEAD"]
+    return subprocess.run(line, capture_output=True, text=True, check=False).stdout.strip()
+
+
 class Trial:
     """Runs one script in folders of its own below `folder`."""
 
@@ -117,6 +123,7 @@ class Trial:
             seconds=round(time.monotonic() - started),
             date=time.strftime("%Y-%m-%d"),
             torch=version("torch"),
+            version=_commit(self._source),
         )
 
     def _start(self, name: str, before: list[str], *, kill_in_save: int = 0) -> Ended:

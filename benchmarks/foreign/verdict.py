@@ -14,7 +14,7 @@ class Kill:
 
     Attributes:
         place: where it struck, in words.
-        said: exactness of each resume; "start" when the script began anew; "treated" behind it
+        said: exactness of each resume; "start" when the script began anew; "treated" after it
             when the learning rate was changed with the restart; "" when nothing struck.
         true: "same", or what was different from plain python.
         reason: of the run, where it did not say `exact`.
@@ -44,6 +44,7 @@ class Verdict:
         treatments: of the healthy run.
         date: when it ran.
         torch: version that it ran with.
+        version: the commit of the checkout; empty where it was not recorded.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Verdict:
     seconds: float = 0.0
     date: str = ""
     torch: str = ""
+    version: str = ""
 
     @property
     def struck(self) -> list[Kill]:

@@ -1,11 +1,10 @@
 """What only a device can show, as one command.
 
-    python -m benchmarks.gpu [POINT ...] [--json FILE] [--device cpu] [--keep FOLDER] [--write]
+    python -m benchmarks.gpu [POINT ...] [--json FILE] [--device cpu] [--keep FOLDER]
 
 Twelve points in order, each by its name: what graphs, waits, bits, time, memory, kills and faults
 are with `supervisor run` against plain python. Without a device each says so. `--device cpu` tries
-the scripts of those points that do not need one. `--write` puts the table of a JSON file into
-docs/gpu.md.
+the scripts of those points that do not need one.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ from typing import Any
 import torch
 
 from benchmarks.gpu.points import POINTS, Place, Row
-from benchmarks.gpu.table import PAGE, put_into
 
 NO_DEVICE = "not run: no device"
 
@@ -63,11 +61,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=min(8, os.cpu_count() or 1))
     parser.add_argument("--json", type=Path)
     parser.add_argument("--keep", type=Path, help="folder for the runs; must not exist")
-    parser.add_argument("--write", action="store_true", help="the table of --json into docs/gpu.md")
     options = parser.parse_args()
-    if options.write:
-        put_into(PAGE, json.loads(options.json.read_text()))
-        return 0
     for name in options.points:
         if name not in POINTS:
             parser.error(f"{name}: unknown point; choose from {', '.join(POINTS)}")

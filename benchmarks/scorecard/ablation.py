@@ -172,7 +172,7 @@ def tables(document: dict[str, Any]) -> str:
         "",
     ]
     heads = (
-        "detector", "false alerts in 10,000", "crashes told of", "median lead",
+        "detector", "false alerts in 10,000", "crashes reported", "median lead",
         f"first by {NEAR} steps", "alone",
     )  # fmt: skip
     told = ([f"`{name}`", *figures.values()] for name, figures in document["detectors"].items())

@@ -166,7 +166,7 @@ class Attempt:
                 check_lease(s.lease)
                 self._look(process, watchdog, outputs)
                 if unkillable.is_there(process.signals_sent.values(), time.monotonic()):
-                    s.run_log.warn("a process does not end after SIGKILL: it is left behind")
+                    s.run_log.warn("a process does not end after SIGKILL: it is left running")
                     break
         finally:
             if s.lease.taken_by is not None:

@@ -19,6 +19,7 @@ from supervisor.parent.process.signals import SignalInbox
 from supervisor.parent.process.step_log_process import StepLogProcess, start_step_log
 from supervisor.parent.restarts import starting_point
 from supervisor.parent.restarts.exits import ProcessEnding, judge_group
+from supervisor.parent.restarts.failures_seen import failures_seen
 from supervisor.parent.restarts.history import group_history
 from supervisor.parent.restarts.leftovers import may_be_in_the_way, set_leftovers_aside
 from supervisor.parent.restarts.restart_policy import Backoff, RestartPolicy, Verdict, may_be_sick
@@ -36,6 +37,7 @@ from supervisor.storage.checkpoints.checkpoints import CheckpointRing
 from supervisor.storage.checkpoints.parts import ranks_of
 from supervisor.storage.damaged_files import set_steps_aside
 from supervisor.storage.files.kept_writes import KEPT
+from supervisor.storage.journal.events import read_journal
 from supervisor.storage.journal.journal import JournalMerger
 from supervisor.storage.run.exit_signs import outside_cause
 from supervisor.storage.run.orders import save_order
@@ -120,6 +122,8 @@ class OuterLoop:
         while True:
             if not self._all_nodes_are_here(order):
                 return self._asked_to_end("asked to end before all nodes had come")
+            failures, trained_s = failures_seen(read_journal(self.rundir.journal))
+            order = replace(order, failures=failures, trained_s=trained_s)
             if not self._give_order(order):
                 return self._asked_to_end("asked to end while the disk had no room")
             worker_exit = self._attempt(order)

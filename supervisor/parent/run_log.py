@@ -134,7 +134,7 @@ class RunLog:
 
     def _tell_death(self, prepared: Preparation) -> None:
         """The run's last supervisor was killed, or its machine went down."""
-        told = f"the supervisor of before, {prepared.died}, ended without a word"
+        told = f"the supervisor before this one, {prepared.died}, left no note of its end"
         self.warn(f"{told}: it was killed, or its machine went down")
         if prepared.died_in_attempt:
             self._journal.write(
@@ -480,6 +480,6 @@ class RunLog:
         except (OSError, SupervisorError):  # no step yet, or the directory is gone
             figures = [np.zeros(0), np.zeros(0), np.zeros(0)]
         except Exception as error:  # the run ends as it ends, and nobody takes it for looked at
-            self.tell_once(f"the losses could not be looked at: {type(error).__name__}: {error}")
+            self.tell_once(f"the losses could not be read: {type(error).__name__}: {error}")
             figures = [np.zeros(0), np.zeros(0), np.zeros(0)]
         return find_shortfalls(events, *figures, alarm=self._spec.policy.alarm_threshold)

@@ -82,7 +82,7 @@ class Supervisor:
             metrics, unmeasured = metrics_for(self._spec)
             try:
                 warnings = [
-                    *([f"{silent}: nobody is told what happens"] if silent else []),
+                    *([f"{silent}: nothing is sent"] if silent else []),
                     *([f"{unmeasured}: there are no metrics"] if unmeasured else []),
                 ]
                 return self._run(self._prepared(), notices, metrics, warnings)

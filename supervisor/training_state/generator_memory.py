@@ -1,6 +1,6 @@
 """Reads the state of torch's CPU generator directly from its memory.
 
-`Generator.get_state` allocates 5 KB at every call (docs/architecture.md). The layout
+`Generator.get_state` allocates 5 KB at every call (docs/design/judging.md). The layout
 (`at::CPUGeneratorImpl`) is checked on a generator of our own first; if it differs, torch is asked.
 """
 

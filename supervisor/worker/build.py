@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import time
 from collections.abc import Sequence
 
 from supervisor.actions.base import ActionContext
@@ -47,6 +48,7 @@ from supervisor.worker.capture.lead_writer import LeadWriter
 from supervisor.worker.capture.memory_listener import MemoryListener
 from supervisor.worker.capture.pre_treatment_checkpoint import PreTreatmentCheckpoint
 from supervisor.worker.capture.rank_memory import RankMemory
+from supervisor.worker.capture.save_interval import SaveInterval
 from supervisor.worker.capture.script_census import ScriptCensus
 from supervisor.worker.capture.single_writer import SingleWriter
 from supervisor.worker.capture.split_replicas import SplitReplicas
@@ -84,7 +86,8 @@ from supervisor.worker.group.rank_context import RankContext
 from supervisor.worker.group.waiting_ranks import WaitingRanks
 from supervisor.worker.inspection.experiment import Experiment
 from supervisor.worker.inspection.inspection import Inspection
-from supervisor.worker.interception.training_hooks import LoadingHooks, TrainingHooks
+from supervisor.worker.interception.loading_hooks import LoadingHooks
+from supervisor.worker.interception.training_hooks import TrainingHooks
 from supervisor.worker.live.boundary_capture import BoundaryCapture
 from supervisor.worker.live.checkpoint_listener import CheckpointListener
 from supervisor.worker.live.compute_listener import ComputeListener
@@ -334,6 +337,12 @@ class BuiltWorker:
             self.group_journal,
             memory=self.memory,
             puts_off=self.place.is_alone,
+            interval=SaveInterval(
+                settings.checkpoint,
+                time.monotonic(),
+                failures=self.order.failures,
+                trained_s=self.order.trained_s,
+            ),
         )
         self.snapshots = SnapshotRing(settings.snapshot, self.memory, self.checkpointer.before)
         self.watch, self.looks = UpdateWatch(registry), LookRequests(self.schedule)
@@ -883,7 +892,7 @@ class BuiltWorker:
             place=self.place,
             collectives=CollectiveCount(rundir.collectives(rank), tells=tells),
             link=self.link if self.place.local_rank == 0 else None,
-            dispatcher=self.dispatcher,
+            judge_waiting=self.dispatcher.judge_waiting,
             only_watching=self.only_watching,
             progress=self.progress,
             barrier=self.barrier,

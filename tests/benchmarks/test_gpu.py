@@ -14,7 +14,6 @@ import torch
 from benchmarks.gpu import __main__ as command
 from benchmarks.gpu import points, runs
 from benchmarks.gpu.points import POINTS, Place
-from benchmarks.gpu.table import BEGIN, END, PAGE, put_into, table
 
 EACH_KIND = """
 import re, torch
@@ -135,25 +134,3 @@ def test_a_run_that_fails_is_told_with_its_last_error(tmp_path: Path) -> None:
 
     assert failed.code == 1
     assert points._failure(failed) == "FAILED plain with 1: Error: no such thing"
-
-
-def test_the_page_shows_the_table_of_the_last_runs() -> None:
-    found = json.loads(PAGE.parents[1].joinpath("benchmarks/gpu/h100.json").read_text())
-    shown = PAGE.read_text().split(BEGIN)[1].split(END)[0].strip()
-
-    assert shown == table(found)
-
-
-def test_a_new_table_takes_the_place_of_the_old_one(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
-    row = {"what": "a|b", "found": "x < y", "good": False}
-    machine = {"card": "C", "date": "D", "torch": "2"}
-
-    put_into(page, {"machine": machine, "points": [{"point": "waits", "rows": [row]}]})
-
-    text = page.read_text()
-    assert "old" not in text
-    assert "| waits | a/b | x &lt; y | **no** |" in text
-    assert text.startswith("before\n")
-    assert text.endswith("\nafter\n")

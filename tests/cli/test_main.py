@@ -136,9 +136,13 @@ def test_the_package_of_the_same_import_name_is_noticed(
     assert "pip uninstall" in err
 
 
+PRECISION = ("diff", "quantize")
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_option_is_documented(cli: Cli, command: str) -> None:
-    text = (ROOT / "docs" / "commands.md").read_text()
+    pages = {page.stem: page.read_text() for page in (ROOT / "docs").glob("*.md")}
+    text = pages["commands"] + pages.get("precision" if command in PRECISION else command, "")
 
     options = set(re.findall(r"^ +(--[a-z-]+)", cli(command, "--help")[1], re.M)) - {"--help"}
 

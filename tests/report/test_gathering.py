@@ -375,7 +375,7 @@ def test_the_verdict_of_a_failure_says_where_the_script_stood(tmp_path: Path) ->
     assert "after step 20, in get (loader.py:12)" in of_hang.verdict
     assert of_hang.evidence[:2] == (
         "no step for 60 s",
-        "The main thread stood in get (loader.py:12), called from <module> (train.py:3).",
+        "The main thread was in get (loader.py:12), called from <module> (train.py:3).",
     )
     assert "KeyError: 'x' (train.py:7, in main)" in of_failure.verdict
 

@@ -310,7 +310,7 @@ def test_a_flipped_bit_is_set_aside_and_the_checkpoints_are_used(
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.splitlines()[-1] == final
     assert ended.events("resumed")[-1]["exactness"] == "exact"
-    assert "the supervisor of before, process" in ended.stderr
+    assert "the supervisor before this one, process" in ended.stderr
     if name:
         assert f"{name}.damaged" in ended.stderr
         assert (folder / "run" / f"{name}.damaged").exists()

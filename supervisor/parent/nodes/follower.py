@@ -238,7 +238,7 @@ class Follower:
         for signum in self._inbox.received[self._told_signals :]:
             self._told_signals += 1
             link.send(signal=int(signum))
-            self._teller.say(f"{signal_name(signum)}: told to the first node")
+            self._teller.say(f"{signal_name(signum)}: passed on to the first node")
 
     def _undo_unfinished_replays(self, ranks: Sequence[int]) -> None:
         """Restores the script's files after a fast-forward that did not arrive."""

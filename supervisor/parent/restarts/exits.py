@@ -117,7 +117,7 @@ def _awaited(
     ranks = [each.seen or SilentRank(rank=each.rank, last_step=each.last_step) for each in endings]
     rank, why = find_hanging_rank(ranks)
     frames = next(each.frames for each in ranks if each.rank == rank)
-    stood = [f"rank {rank} stood in {frame}" for frame in frames[:1]]
+    stood = [f"rank {rank} was in {frame}" for frame in frames[:1]]
     told = f"rank {waited.rank} waited for too long: {why}"
     return replace(cause, evidence=(told, *stood, *cause.evidence), rank=rank)
 

@@ -22,7 +22,7 @@ def arrange_stacks(text: str) -> str:
         same = _frames(dumps[-2][-1]) == _frames(main)
         told = "the same" if same else "not the same"
         why = "it waited" if same else "it was working, only slowly"
-        said.insert(0, f"The main thread stood at {told} place in the dump before: {why}.")
+        said.insert(0, f"The main thread was at {told} place in the dump before: {why}.")
     return "\n\n".join(said)
 
 

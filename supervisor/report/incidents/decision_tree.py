@@ -120,7 +120,7 @@ def _mixed_precision(run_data: RunData) -> Branch:
         fact = f"A GradScaler was at work, last with the scale {show(float(scales[-1]))}."
         answer = "yes"
     else:
-        fact, answer = "No GradScaler was seen (BF16 without a scaler cannot be told apart).", "no"
+        fact, answer = "No GradScaler was seen (BF16 without a scaler looks the same).", "no"
     return Branch(question="FP16 with a loss scale?", answers=YES_NO, answer=answer, fact=fact)
 
 

@@ -90,7 +90,7 @@ def _hang_evidence(hang: HangDetected | None) -> tuple[str, ...]:
         return ()
     said = [text for text in hang.evidence if text not in hang.frames]
     if hang.frames:
-        said.append(f"The main thread stood in {', called from '.join(hang.frames)}.")
+        said.append(f"The main thread was in {', called from '.join(hang.frames)}.")
     return tuple(said)
 
 

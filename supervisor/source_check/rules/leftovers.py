@@ -101,8 +101,8 @@ RULES = (
         name="sampler-without-set-epoch",
         risk="medium",
         message=(
-            "The distributed sampler is never told the epoch: every epoch has the same order "
-            "of samples."
+            "set_epoch of the distributed sampler is never called: every epoch has the same "
+            "order of samples."
         ),
         fix="Call sampler.set_epoch(epoch) at the start of each epoch.",
         find=_never_reshuffles,

@@ -280,7 +280,7 @@ RULES = (
         risk="medium",
         message=(
             "The square root of a sum of squares: where it is 0 its gradient is infinite, and "
-            "0 x infinity turns all gradients behind it into NaN."
+            "0 x infinity turns every gradient through it into NaN."
         ),
         fix="Add an epsilon under the root, or use torch.linalg.vector_norm.",
         find=_root_of_squares,

@@ -50,6 +50,7 @@ class Checkpointer:
         *,
         memory: HeldMemory,
         puts_off: bool = True,
+        interval: SaveInterval | None = None,
     ) -> None:
         """`memory`: without room in it a state is copied to the disk instead. `puts_off`: a save
         that is wanted while another is being written comes later; without it the training waits,
@@ -61,7 +62,7 @@ class Checkpointer:
         self._puts_off = puts_off
         self._last_step = 0
         self._due_at = math.inf  # not every multiple of `every_steps` is a boundary
-        self._interval = SaveInterval(settings, time.monotonic())
+        self._interval = interval or SaveInterval(settings, time.monotonic())
         self._written_in_s = 0.0
         self._buffers: dict[str, Any] | None = None
         self._kept: CapturedCheckpoint | None = None

@@ -18,8 +18,8 @@ its generator's first 25 (Arjovsky et al. 2017, their published code)."""
 class BoundaryClock:
     """Counts updates of the lead optimizer and waits for those that follow it.
 
-    The rules of who leads, and of when a step is over, are in docs/architecture.md ("When a step is
-    over"). The lead is held weakly, so that a model which the script has dropped is freed.
+    The rules of who leads, and of when a step is over, are in docs/design/boundary.md. The lead is
+    held weakly, so that a model which the script has dropped is freed.
 
     Args:
         of_ranks: several ranks have their boundaries at the same place: an evaluation on one of

@@ -11,7 +11,7 @@ import functools
 import itertools
 from collections.abc import Callable, Iterator
 from threading import get_ident
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch.compiler import is_dynamo_compiling
@@ -26,27 +26,14 @@ from torch.utils.data.distributed import DistributedSampler
 
 from supervisor.by_identity import ByIdentity
 from supervisor.worker.core.sides import Sides
-from supervisor.worker.ground.interception_state import InterceptionState, is_capturing
+from supervisor.worker.ground.interception_state import is_capturing
+from supervisor.worker.interception.loading_hooks import LoadingHooks
 from supervisor.worker.interception.outside_dynamo import (
     is_transforming,
     outside_dynamo,
     run_plainly,
 )
-from supervisor.worker.interception.training_hooks import LoadingHooks, TrainingHooks
-
-
-class Seen(Protocol):
-    """What the session offers to the patched functions."""
-
-    interception: InterceptionState
-    last_model: Callable[[], Module | None]
-
-    @property
-    def hooks(self) -> TrainingHooks: ...
-    def object_found(self, kind: str, found: Any) -> None: ...
-    def has_parameters(self, module: Module) -> bool: ...
-    def enters_autocast(self) -> bool: ...
-    def update_failed(self, optimizer: Optimizer, depth: int) -> None: ...
+from supervisor.worker.interception.training_hooks import Seen
 
 
 def instrument(session: Seen, loading: Sides[LoadingHooks]) -> None:

@@ -16,8 +16,8 @@ from supervisor.worker.core.sides import Sides
 from supervisor.worker.ground.error_barrier import Breaker
 from supervisor.worker.group.exchanges import Exchanges
 from supervisor.worker.group.first_averages import FirstAverages
-from supervisor.worker.interception.instrument import Seen
 from supervisor.worker.interception.patches_messages import counted
+from supervisor.worker.interception.training_hooks import Seen
 from supervisor.worker.recording.script_reads import ScriptReads
 
 _RECEIVING = {

@@ -25,8 +25,8 @@ import torch
 import supervisor
 from supervisor.storage.run.script_files import ScriptFiles
 from supervisor.worker.ground.user_frames import is_torchs_or_ours, is_users
-from supervisor.worker.interception.instrument import Seen
 from supervisor.worker.interception.pathlib_of_310 import patch_pathlib
+from supervisor.worker.interception.training_hooks import Seen
 from supervisor.worker.recording.file_sizes import FileSizes
 from supervisor.worker.recording.replayed_files import ReplayedFiles
 

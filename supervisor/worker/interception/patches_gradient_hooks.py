@@ -12,8 +12,8 @@ from torch.compiler import is_dynamo_compiling
 from supervisor.training_state.census.left_out import is_torchs
 from supervisor.training_state.gradient_hook import GradientHook
 from supervisor.worker.core.sides import Sides
-from supervisor.worker.interception.instrument import Seen
 from supervisor.worker.interception.outside_dynamo import outside_dynamo, run_plainly
+from supervisor.worker.interception.training_hooks import Seen
 from supervisor.worker.recording.called_hooks import GradientHooks
 
 

@@ -19,8 +19,8 @@ import torch
 from torch.compiler import is_dynamo_compiling
 
 from supervisor.worker.core.sides import Sides
-from supervisor.worker.interception.instrument import Seen
 from supervisor.worker.interception.outside_dynamo import run_plainly
+from supervisor.worker.interception.training_hooks import Seen
 from supervisor.worker.recording.random_states import LooksAtRandom
 
 

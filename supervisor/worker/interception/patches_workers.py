@@ -16,8 +16,8 @@ from torch.utils.data import DataLoader, dataloader
 from torch.utils.data._utils import fetch as fetching
 
 from supervisor.worker.core.sides import Sides
-from supervisor.worker.interception.instrument import Seen
-from supervisor.worker.interception.training_hooks import LoadingHooks
+from supervisor.worker.interception.loading_hooks import LoadingHooks
+from supervisor.worker.interception.training_hooks import Seen
 from supervisor.worker.recording.loading.loading_proofs import LoadingProofs
 from supervisor.worker.recording.loading.worker_proof import (
     Iteration,

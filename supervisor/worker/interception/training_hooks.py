@@ -9,69 +9,15 @@ from __future__ import annotations
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import torch
 from torch.nn import Module
 from torch.optim import Optimizer
 
-from supervisor.worker.recording.loading.loading_proof import LoadingProof
-from supervisor.worker.recording.loading.stream_proof import Stream
-from supervisor.worker.recording.loading.worker_proof import Iteration, WorkerNote
+from supervisor.worker.ground.interception_state import InterceptionState
 
 Call: TypeAlias = Callable[[], Any]
-
-
-class LoadingHooks(ABC):
-    """What data loaders do where loading may be left out of a fast-forward
-    (`fast_forward.skip_loading`); every method returns what the loader gets."""
-
-    @abstractmethod
-    def fetch(self, proof: LoadingProof, indices: Any, call: Call) -> Any:
-        """A map-style loader without workers fetches the samples of one batch.
-
-        Args:
-            proof: of the data set; not given up so far.
-            indices: what the sampler drew for it.
-            call: loads it.
-        """
-
-    @abstractmethod
-    def stream_fetch(self, stream: Stream, call: Call) -> Any:
-        """A loader without workers makes a batch from an iterable-style data set.
-
-        Args:
-            stream: its iterator; the proof of its data set is not given up so far.
-            call: makes it, or raises StopIteration.
-        """
-
-    def worker_plan(self, number: int) -> Any:
-        """A loader with workers begins an iterator: what is left out of it, None for nothing.
-
-        Args:
-            number: of such iterators in this process, from 0.
-        """
-        return None
-
-    @abstractmethod
-    def worker_batch(
-        self, iteration: Iteration, worker: int, indices: Any, note: WorkerNote | None, batch: Any
-    ) -> Any:
-        """Such an iterator hands out a batch, or a `LeftOut` in its place.
-
-        Args:
-            worker: which one loaded it.
-            indices: what the sampler drew for it.
-            note: what the worker says of it; None if it is not watched.
-        """
-
-    @abstractmethod
-    def epoch_ended(self, iteration: Iteration) -> None:
-        """Such an iterator, of workers that do not persist, has handed out all its batches."""
-
-    @abstractmethod
-    def batch(self, batch: Any) -> Any:
-        """A data loader of any kind hands out a batch."""
 
 
 class TrainingHooks(ABC):
@@ -138,3 +84,17 @@ class TrainingHooks(ABC):
         self, parameters: list[torch.Tensor], max_norm: float, call: Callable[[float], Any]
     ) -> Any:
         """``clip_grad_norm_``; `call` takes the maximal norm to use."""
+
+
+class Seen(Protocol):
+    """What the session offers to the patched functions."""
+
+    interception: InterceptionState
+    last_model: Callable[[], Module | None]
+
+    @property
+    def hooks(self) -> TrainingHooks: ...
+    def object_found(self, kind: str, found: Any) -> None: ...
+    def has_parameters(self, module: Module) -> bool: ...
+    def enters_autocast(self) -> bool: ...
+    def update_failed(self, optimizer: Optimizer, depth: int) -> None: ...

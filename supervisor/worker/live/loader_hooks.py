@@ -9,7 +9,8 @@ from supervisor.training_state.draws import between, look
 from supervisor.worker.ground.error_barrier import ErrorBarrier
 from supervisor.worker.ground.interception_state import InterceptionState
 from supervisor.worker.ground.progress import Progress
-from supervisor.worker.interception.training_hooks import Call, LoadingHooks
+from supervisor.worker.interception.loading_hooks import LoadingHooks
+from supervisor.worker.interception.training_hooks import Call
 from supervisor.worker.process.heartbeat import Heartbeat
 from supervisor.worker.recording.loading.loading_proof import LoadingProof
 from supervisor.worker.recording.loading.stream_proof import Stream, StreamMark

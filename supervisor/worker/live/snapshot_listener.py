@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping
+from typing import Any, ClassVar, Protocol
 
 from supervisor.settings import RunSettings
 from supervisor.training_state.snapshot import SnapshotRing
@@ -13,7 +15,6 @@ from supervisor.worker.core.turns import TimedPart, Turns
 from supervisor.worker.ground.budget import CHECKPOINTS, Share, usual_cost
 from supervisor.worker.ground.error_barrier import ErrorBarrier
 from supervisor.worker.ground.run_health import RunHealth
-from supervisor.worker.live.corruption_listener import CorruptionListener
 from supervisor.worker.live.step_times import StepTimes
 
 MIN_STEPS = 10
@@ -24,6 +25,15 @@ MAX_STEPS_LATER = 100
 MOST_LOST = 0.05
 """Of the steps so far: a run that is old enough loses no more by a rollback to a copy that is up to
 `MAX_STEPS_LATER` steps older."""
+
+
+class SnapshotCheck(Protocol):
+    """What is asked of the check for corruption around a snapshot."""
+
+    name: ClassVar[str]
+
+    def look(self, step: int) -> bool: ...
+    def looked(self, step: int, state: Mapping[str, Any]) -> None: ...
 
 
 class SnapshotListener(TimedPart):
@@ -41,7 +51,7 @@ class SnapshotListener(TimedPart):
         snapshots: SnapshotRing,
         times: StepTimes,
         health: RunHealth,
-        corruption: CorruptionListener,
+        corruption: SnapshotCheck,
         barrier: ErrorBarrier,
     ) -> None:
         super().__init__(turns)

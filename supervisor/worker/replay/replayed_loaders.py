@@ -8,7 +8,8 @@ from typing import Any
 from supervisor.storage.steps.tape_reader import TapeReader
 from supervisor.training_state.draws import look
 from supervisor.worker.ground.interception_state import InterceptionState
-from supervisor.worker.interception.training_hooks import Call, LoadingHooks
+from supervisor.worker.interception.loading_hooks import LoadingHooks
+from supervisor.worker.interception.training_hooks import Call
 from supervisor.worker.recording.loading.loading_proof import LoadingProof
 from supervisor.worker.recording.loading.stream_proof import Stream
 from supervisor.worker.recording.loading.worker_proof import Iteration, WorkerNote

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 
 import torch
 
@@ -16,7 +17,6 @@ from supervisor.worker.ground.run_warnings import RunWarnings
 from supervisor.worker.group.node_link import NodeLink
 from supervisor.worker.group.only_watching import OnlyWatching
 from supervisor.worker.process.collective_count import CollectiveCount
-from supervisor.worker.treatment.dispatcher import Dispatcher
 
 
 class SeveralRanks:
@@ -27,6 +27,7 @@ class SeveralRanks:
         collectives: counts what this rank enters, once it has joined them.
         link: to the other nodes, opened when the script has joined; None if there are none, or
             another rank of this node has it.
+        judge_waiting: has the steps judged whose judgement waits for later ones.
     """
 
     def __init__(
@@ -35,7 +36,7 @@ class SeveralRanks:
         place: RankPlace,
         collectives: CollectiveCount,
         link: NodeLink | None,
-        dispatcher: Dispatcher,
+        judge_waiting: Callable[[], object],
         only_watching: OnlyWatching,
         progress: Progress,
         barrier: ErrorBarrier,
@@ -45,7 +46,7 @@ class SeveralRanks:
         self._collectives = collectives
         self._counts = False
         self._link = link
-        self._dispatcher = dispatcher
+        self._judge_waiting = judge_waiting
         self._only_watching = only_watching
         self._progress = progress
         self._barrier = barrier
@@ -64,7 +65,7 @@ class SeveralRanks:
                 return
             if self._only_watching.has_begun:
                 return
-            self._dispatcher.judge_waiting()
+            self._judge_waiting()
             step = self._progress.steps_done
             found = StateFound(step=step, found=Found.SEVERAL_RANKS, world_size=world_size)
             self._warn.write(found)

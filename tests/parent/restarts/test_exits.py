@@ -378,7 +378,7 @@ def test_where_ranks_wait_for_too_long_the_one_that_has_not_come_is_named(name: 
 
     assert (found.cause, found.rank) == (ExitCause.HANG, rank)
     assert found.evidence[0].endswith(f"rank {rank} has entered 5 collectives, another 6")
-    assert found.evidence[1] == f"rank {rank} stood in load (a.py:3)"
+    assert found.evidence[1] == f"rank {rank} was in load (a.py:3)"
     assert re.search("tim(e|ed) ?out", found.evidence[2], re.IGNORECASE)
 
 

@@ -7,10 +7,46 @@ import math
 import pytest
 
 from supervisor.settings import CheckpointSettings
-from supervisor.worker.capture.save_interval import SaveInterval
+from supervisor.worker.capture.save_interval import FIRST_COST_S, SaveInterval, daly
 from supervisor.worker.ground.budget import CHECKPOINTS
 
 STEP_S = 0.005
+
+
+@pytest.mark.parametrize(("cost", "between"), [(0.05, 60.0), (1.0, 120.0), (5.0, 60.0), (2.0, 3.0)])
+def test_after_failures_the_interval_loses_the_least(cost: float, between: float) -> None:
+    """Of the time: what saves cost, and on average half an interval at each failure; by Daly's
+    model, in which failures come at any time, also while saving or restarting."""
+
+    def useful(interval: float) -> float:
+        return interval / (between * (math.exp((interval + cost) / between) - 1.0))
+
+    best = max(useful(between * share / 1000.0) for share in range(1, 3000))
+
+    assert useful(daly(cost, between)) >= 0.99 * best
+    settings = CheckpointSettings(min_interval_s=0.0)
+    seen = SaveInterval(settings, 1000.0, failures=4, trained_s=4.0 * between)
+    seen.begun(10, 1000.0, cost, 0.0)
+    seen.written(11, 1000.0, cost)
+    assert seen.next_at == pytest.approx(1000.0 + daly(cost, between))
+
+
+def test_short_attempts_save_in_their_first_third() -> None:
+    for between in (2.0, 9.0, 60.0, 600.0):
+        seen = SaveInterval(CheckpointSettings(), 0.0, failures=3, trained_s=3.0 * between)
+        seen.begun(10, 0.0, between / 20.0, 0.0)
+        seen.written(11, 0.0, 1.0)
+        assert seen.next_at <= between / 3.0
+
+
+def test_one_failure_long_ago_is_forgotten_while_the_training_goes_on() -> None:
+    seen = SaveInterval(CheckpointSettings(), 0.0, failures=1, trained_s=30.0)
+    early = seen.seconds()
+
+    seen.begun(10_000, 36_000.0, 0.01, 0.0)
+
+    assert early == pytest.approx(5.0)
+    assert seen.seconds() == pytest.approx(daly(FIRST_COST_S, 36_030.0))
 
 
 def test_the_first_save_comes_after_the_cost_that_is_assumed() -> None:
