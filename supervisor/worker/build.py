@@ -366,12 +366,13 @@ class BuiltWorker:
                 attempt=attempt,
                 alike=lambda: parameters_alike(registry.models),
             )
+        policy, retries = self.policy, self.order.retries
         replicas = SplitReplicas(
             ring=self.ring,
             schedule=self.schedule,
             journal=self.journal,
             warn=self.warn,
-            may_go_back=not self.policy.observe_only and self.order.retries < MOST_RETRIES,
+            may_go_back=lambda: not policy.observe_only and retries < MOST_RETRIES,
         )
         return LeadWriter(
             self.ring, self.tape.sync, place=place, attempt=attempt, on_split=replicas.found
