@@ -35,7 +35,7 @@ REGIONS = {"forward": 3, "backward": 1, "clip": 2}
 UPDATE = ("before_update", "after_update")
 PARTS_IN_WORKER = "--parts-in-worker"
 PARTS = (
-    ("worker.live.boundary", "Boundary.at_boundary"),
+    ("worker.core.parts", "Parts.at_boundary"),
     ("worker.live.snapshot_listener", "SnapshotListener.at_boundary"),
     ("worker.corruption.state_check", "StateCheck.compare"),
     ("training_state.snapshot", "SnapshotRing.take"),
@@ -131,9 +131,9 @@ def train(out: str, arguments: list[str], *, parts: bool) -> None:
     """In the worker: the training, with the stopwatch on it."""
     import torch  # noqa: F401  (supervision begins with this import)
 
-    from supervisor.worker.live.monitor import Monitor
+    from supervisor.worker.live_driver import Live
 
-    found: Any = time_parts() if parts else Stopwatch(Monitor).steps
+    found: Any = time_parts() if parts else Stopwatch(Live).steps
     atexit.register(lambda: Path(out).write_text(json.dumps(found)))
     sys.argv = [str(TRAINER), *arguments]
     runpy.run_path(str(TRAINER), run_name="__main__")

@@ -76,6 +76,7 @@ NEIGHBOURS = {
 SUB_ROOMS: dict[str, tuple[str, ...]] = {
     "worker": (
         "ground",
+        "core",
         "outside_draws",
         "group",
         "samples",
@@ -94,7 +95,6 @@ SUB_ROOMS: dict[str, tuple[str, ...]] = {
         "treatment",
         "live",
         "session",
-        "assembly",
     ),
     "detectors": (
         "statistics",

@@ -189,7 +189,7 @@ class SnapshotRing:
     ) -> None:
         self.settings = settings
         self.on_disk = on_disk
-        self._memory = memory or HeldMemory(settings, first={})
+        self.memory = memory or HeldMemory(settings, first={})
         self._snapshots: list[Snapshot] = []  # oldest first
         self._spare: list[dict[str, Any]] = []
         self._size = 0
@@ -211,7 +211,7 @@ class SnapshotRing:
         while len(self._snapshots) >= slots:
             self._give_up(self._least_useful(step))
         into = self._spare.pop() if self._spare else None
-        self._memory.holds(SNAPSHOTS, self._size, len(self._snapshots) + len(self._spare) + 1)
+        self.memory.holds(SNAPSHOTS, self._size, len(self._snapshots) + len(self._spare) + 1)
         copied = copy_state(state, into)
         self._snapshots.append(Snapshot(step=step, state=copied, extras=extras))
         return time.perf_counter() - started
@@ -223,13 +223,13 @@ class SnapshotRing:
 
     def _fit(self, step: int, size: int) -> int:
         wished = len(self.settings.depths) + 1 if self.settings.enabled else 0
-        slots = self._memory.snapshots(size, wished)
+        slots = self.memory.snapshots(size, wished)
         held = len(self._snapshots) + len(self._spare)
         if held > slots:
             while len(self._snapshots) > slots:
                 del self._snapshots[self._least_useful(step)]
             del self._spare[slots - len(self._snapshots) :]
-            self._memory.holds(SNAPSHOTS, self._size, slots)
+            self.memory.holds(SNAPSHOTS, self._size, slots)
         return slots
 
     def before(self, step: int) -> Snapshot | None:
@@ -261,7 +261,7 @@ class SnapshotRing:
         """Drops everything, when memory runs out or no snapshot is usable any more."""
         self._snapshots.clear()
         self._spare.clear()
-        self._memory.holds(SNAPSHOTS, self._size, 0)
+        self.memory.holds(SNAPSHOTS, self._size, 0)
 
     def _give_up(self, index: int) -> None:
         self._spare.append(self._snapshots.pop(index).state)

@@ -5,6 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from supervisor.worker.session.user_api import UserApi
+    from supervisor.worker.user_api import UserApi
 
 api: UserApi | None = None

@@ -83,7 +83,7 @@ def warm_up() -> None:
     import torch
 
     import supervisor.worker.inspection.experiment
-    import supervisor.worker.session.session  # noqa: F401
+    import supervisor.worker.worker_session  # noqa: F401
 
     # The first optimizer of a process imports a third of torch.
     class First(torch.optim.Optimizer):

@@ -13,12 +13,12 @@ from supervisor.own_process import Given
 from supervisor.storage.run.orders import load_order
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.worker import current
-from supervisor.worker.outside_draws.outside_draws import OUTSIDE
+from supervisor.worker.outside_draws.outside_draws import META, OUTSIDE
 from supervisor.worker.process.exit_request import SHORT, ExitRequest
 
 if TYPE_CHECKING:
     from supervisor.worker.build import BuiltWorker
-    from supervisor.worker.session.session import Session
+    from supervisor.worker.worker_session import Session
 
 
 def start_session(rundir: RunDirectory, attempt: int, given: Given) -> Session | None:
@@ -32,9 +32,9 @@ def start_session(rundir: RunDirectory, attempt: int, given: Given) -> Session |
         ExitRequest: it could not be built, and others are in the middle of a training.
     """
     try:
-        from supervisor.worker.build import build_worker
+        from supervisor.worker.build import BuiltWorker
 
-        worker = build_worker(rundir, attempt, given.place, given.kept)
+        worker = BuiltWorker(rundir, attempt, given.place, given.kept)
         _begin_random(worker)
         _patch(worker)
         if given.salt is not None:
@@ -45,9 +45,10 @@ def start_session(rundir: RunDirectory, attempt: int, given: Given) -> Session |
             from supervisor.worker.process.collective_records import ask_torch_to_keep_records
 
             ask_torch_to_keep_records(rundir.nccl_trace(attempt), os.environ)
-        _seed(worker.seed)
+        _seed(worker.settings.seed)
         worker.session.begin()
-        OUTSIDE.session_begins(worker.session.interception, worker.outside, worker.is_experiment)
+        told = None if worker.start is None else worker.start.checkpoint.meta.get(META, {})
+        OUTSIDE.session_begins(worker.session.interception, told, worker.is_experiment)
     except (SupervisorError, OSError) as error:
         _leave_where_others_resume(rundir, attempt, given, error)
         print(f"supervisor: error: {error}: supervision is off", file=sys.stderr)
@@ -85,12 +86,12 @@ def _begin_random(worker: BuiltWorker) -> None:
     from supervisor.worker.interception.patches_random import begin_temporary_names
     from supervisor.worker.recording.first_random import begin_with_first_random, note_first_random
 
-    session = worker.session
+    session, first_random = worker.session, worker.rundir.tape(worker.rank).with_suffix(".random")
     try:
         if session.interception.replaying or worker.is_experiment:
-            seed = begin_with_first_random(worker.first_random)
+            seed = begin_with_first_random(first_random)
         else:
-            seed = note_first_random(worker.first_random)
+            seed = note_first_random(first_random)
         if seed is not None:
             begin_temporary_names(session, seed)
     except (OSError, SupervisorError) as error:
@@ -109,31 +110,34 @@ def _patch(worker: BuiltWorker) -> None:
     from supervisor.worker.interception.patches_ranks import begin_file_stores_anew, watch_ranks
     from supervisor.worker.interception.patches_reads import watch_reads
     from supervisor.worker.interception.patches_samples import watch_samples
+    from supervisor.worker.live.corruption_listener import CorruptionListener
     from supervisor.worker.outside_draws.opened_databases import watch_databases
 
     session, files = worker.session, worker.files
-    instrument(session)
-    watch_reads(session)
-    watch_random_states(session)
+    collectives, counting = worker.resumption.collectives, worker.barrier("exchanges")
+    instrument(session, worker.loading_sides)
+    watch_reads(session.interception, worker.reads)
+    watch_random_states(session, worker.generators)
     watch_seeds()
-    watch_gradient_hooks(session)
+    watch_gradient_hooks(session, worker.gradient_hooks)
     watch_databases(session.interception, files.record.databases, files.record.failed)
     watch_files(session, files.sizes, files.replayed, files.record)
     patch_group_ends()
-    watch_ranks(worker.ranks)
-    watch_collectives(session, worker.collectives, worker.exchanges, worker.counting)
-    watch_wrappers(worker.collectives, worker.averages, worker.counting)
-    if worker.is_of_ranks:
+    watch_ranks(worker.several_ranks)
+    watch_collectives(session, worker.reads, collectives, worker.exchanges, counting)
+    watch_wrappers(collectives, worker.averages, counting)
+    if not worker.place.is_alone:
         begin_file_stores_anew(worker.attempt)
-        watch_messages(worker.exchanges, worker.counting)
+        watch_messages(worker.exchanges, counting)
     watch_samples(worker.samples)
-    watch_normalisation(session.interception, worker.normalisation, worker.watching)
+    watching = worker.barrier(CorruptionListener.name)
+    watch_normalisation(session.interception, worker.watch.normalisation, watching)
     if worker.loading.is_noted:
         from supervisor.worker.interception.patches_loading import watch_fetches
         from supervisor.worker.interception.patches_workers import watch_workers
 
-        watch_fetches(session, worker.loading)
-        watch_workers(session, worker.loading)
+        watch_fetches(session, worker.loading_sides, worker.loading)
+        watch_workers(session, worker.loading_sides, worker.loading)
 
 
 def _seed(seed: int | None) -> None:

@@ -15,7 +15,7 @@ from supervisor.storage.checkpoints.checkpoints import CheckpointRing
 from supervisor.storage.run.orders import save_order
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.flight_reader import read_steps
-from supervisor.worker.build import build_worker
+from supervisor.worker.build import BuiltWorker
 from tests.journals import read_raw
 
 CONFIG = ("checkpoint.min_free_gib=0", "checkpoint.every_steps=10", "probes.enabled=false")
@@ -44,7 +44,7 @@ class LiveWorker:
         save_resolved(load_config(overrides=[*CONFIG, *config]), self.rundir.config_yaml)
         save_resolved(load_policy(), self.rundir.policy_yaml)
         save_order(self.rundir, order)
-        self.worker = build_worker(self.rundir, order.attempt, kept=kept)
+        self.worker = BuiltWorker(self.rundir, order.attempt, kept=kept)
         self.session = self.worker.session
         torch.manual_seed(0)
         self.model = nn.Linear(4, 1)

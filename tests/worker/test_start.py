@@ -22,7 +22,7 @@ def fails(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: Any) -> None:
         raise OSError("no such memory")
 
-    monkeypatch.setattr(build, "build_worker", broken)
+    monkeypatch.setattr(build, "BuiltWorker", broken)
 
 
 def started(folder: Path, place: RankPlace, checkpoint_step: int | None) -> object:

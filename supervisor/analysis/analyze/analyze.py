@@ -19,8 +19,8 @@ from supervisor.analysis.analyze.statistics import Numbers, cause_of, statistics
 from supervisor.analysis.explain.finding import finding_of, first_of
 from supervisor.analysis.explain.onset import healthy
 from supervisor.analysis.explain.replay import (
-    Replay,
     ReplayChange,
+    ReplayedRun,
     ReplayRunner,
     remaining_s,
     replay_studio,
@@ -121,7 +121,7 @@ class _Performance:
             found.append(self._anomaly(step, replay, self._under_other_seeds(step, start, seeds)))
         return Analysis(anomalies=tuple(sorted(found, key=lambda a: a.step)), left_out=left_out)
 
-    def _perform(self, step: int, start: Checkpoint | None, seed: int | None) -> Replay:
+    def _perform(self, step: int, start: Checkpoint | None, seed: int | None) -> ReplayedRun:
         experiment: dict[str, Any] = {"inspect": [step]}
         if step in self._folders:
             experiment["captures"] = {str(step): self._folders[step]}
@@ -158,7 +158,7 @@ class _Performance:
                 )
         return ""
 
-    def _anomaly(self, step: int, replay: Replay, others: dict[int, Numbers]) -> Anomaly:
+    def _anomaly(self, step: int, replay: ReplayedRun, others: dict[int, Numbers]) -> Anomaly:
         of_ranks = {rank: seen[step] for rank, seen in replay.inspections.items() if step in seen}
         first = first_of(
             {rank: finding_of({step: seen}, [step]) for rank, seen in of_ranks.items()}

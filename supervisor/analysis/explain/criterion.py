@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from supervisor.analysis.explain.onset import healthy, nonfinite
-from supervisor.analysis.explain.replay import Replay
+from supervisor.analysis.explain.replay import ReplayedRun
 from supervisor.events.event import of_kind
 from supervisor.events.step_events import RiskEvent
 
@@ -32,7 +32,7 @@ class Criterion:
     grad_norm: float = math.inf
     alarms: bool = False
 
-    def crash_step(self, replay: Replay, skipped: Collection[int] = ()) -> int | None:
+    def crash_step(self, replay: ReplayedRun, skipped: Collection[int] = ()) -> int | None:
         """Returns the first step that crashed, None without one; skipped steps do not count."""
         rows = replay.rows
         bad = nonfinite(rows) | (rows["loss"] > self.loss) | (rows["grad_norm"] > self.grad_norm)
@@ -46,7 +46,7 @@ class Criterion:
         return min(steps, default=None)
 
 
-def criterion_of(unchanged: Replay, recorded: np.ndarray, onset_step: int) -> Criterion:
+def criterion_of(unchanged: ReplayedRun, recorded: np.ndarray, onset_step: int) -> Criterion:
     """Returns how the trouble shows in the identical replay.
 
     Args:
@@ -66,7 +66,7 @@ def criterion_of(unchanged: Replay, recorded: np.ndarray, onset_step: int) -> Cr
     return Criterion(loss=loss, grad_norm=grad, alarms=alarms and _failed_at(unchanged) is None)
 
 
-def alarm_steps(replay: Replay) -> list[int]:
+def alarm_steps(replay: ReplayedRun) -> list[int]:
     """Returns the steps at which the predictor's alarm began."""
     risks = of_kind(replay.events, RiskEvent)
     return [event.step for event in risks if event.alarm and event.step is not None]
@@ -86,7 +86,7 @@ def _line(usual: np.ndarray, replayed: np.ndarray) -> tuple[float, bool]:
     return (highest + 0.5 * (peak - highest), True) if shows else (math.inf, False)
 
 
-def _failed_at(replay: Replay) -> int | None:
+def _failed_at(replay: ReplayedRun) -> int | None:
     """The step during which the process failed; None if it ended as asked."""
     note = replay.note
     if replay.timed_out or (note is not None and note.kind == "completed"):

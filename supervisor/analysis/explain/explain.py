@@ -28,8 +28,8 @@ from supervisor.analysis.explain.finding import (
 )
 from supervisor.analysis.explain.onset import Trouble, find_trouble, healthy, nonfinite
 from supervisor.analysis.explain.replay import (
-    Replay,
     ReplayChange,
+    ReplayedRun,
     ReplayRunner,
     remaining_s,
     replay_studio,
@@ -127,7 +127,7 @@ class _Case:
         self._start = start_before(rundir, runner, trouble.onset_step, say)
         if self._start is None:
             self._check_way(rundir)
-        self._fp32: Replay | None = None
+        self._fp32: ReplayedRun | None = None
         self._stop = max(trouble.onset_step + BEYOND_ONSET, trouble.crash_step + BEFORE_ONSET) + 1
 
     @property
@@ -168,7 +168,7 @@ class _Case:
     def _effects(
         self,
         names: Collection[str],
-        unchanged: Replay,
+        unchanged: ReplayedRun,
         criterion: Criterion,
         crash: int,
         outcomes: list[Any],
@@ -202,7 +202,7 @@ class _Case:
         return effects
 
     def _crash_under(
-        self, change: ReplayChange, unchanged: Replay, criterion: Criterion
+        self, change: ReplayChange, unchanged: ReplayedRun, criterion: Criterion
     ) -> int | None:
         """The step of the crash under a change, None without one; `NOT_THERE` if it tells none."""
         replay = self._replay(change)
@@ -223,20 +223,20 @@ class _Case:
             self._fp32 = replay
         return at
 
-    def _replay(self, change: ReplayChange) -> Replay:
+    def _replay(self, change: ReplayChange) -> ReplayedRun:
         timeout_s = remaining_s(self._deadline)
         if self._trouble.what == ExitCause.HANG.value:
             timeout_s = min(timeout_s, HANG_S + 10 * self._way_s(self._stop - self._first_step))
         return self._runner.replay(change, self._start, self._stop, timeout_s=timeout_s)
 
-    def _reached(self, replay: Replay) -> bool:
+    def _reached(self, replay: ReplayedRun) -> bool:
         steps = replay.rows["step"]
         if not len(steps):
             return False
         completed = replay.note is not None and replay.note.kind == "completed"
         return completed or bool(steps[-1] >= self._trouble.onset_step)
 
-    def _not_again(self, unchanged: Replay) -> Diagnosis:
+    def _not_again(self, unchanged: ReplayedRun) -> Diagnosis:
         """The identical replay did not crash: is it really identical?"""
         parted = first_difference(self._recorded, unchanged.rows, self._trouble.onset_step)
         if unchanged.timed_out and self._trouble.what == ExitCause.HANG.value:
@@ -258,7 +258,7 @@ class _Case:
         text = f"the replay does not crash, but it is not the recorded run ({why})"
         return Diagnosis(root_cause="unknown", confidence=0.2, because=text)
 
-    def _look(self, unchanged: Replay, crash: int) -> StepFinding:
+    def _look(self, unchanged: ReplayedRun, crash: int) -> StepFinding:
         """Inspects the first bad steps and the one before, whose update may be bad."""
         first = min(crash, self._trouble.onset_step) if self._is_sudden(crash) else crash
         bad_steps = range(first, crash + 1)
@@ -282,7 +282,7 @@ class _Case:
             rows_before=finding.rows_before,
         )
 
-    def _overflow_step(self, unchanged: Replay) -> int | None:
+    def _overflow_step(self, unchanged: ReplayedRun) -> int | None:
         """The step at which values left the range that FP32 can hold; None without one."""
         left = unchanged.rows["step"][nonfinite(unchanged.rows)]
         if not len(left) or self._fp32 is None or not len(self._fp32.rows):
@@ -319,11 +319,11 @@ def _outcome(change: str, crash: int | None, say: Callable[[str], None]) -> Repl
     return ReplayOutcome(change=change, crashed=crash is not None, at_step=crash)
 
 
-def _exception_type(replay: Replay) -> str:
+def _exception_type(replay: ReplayedRun) -> str:
     return "" if replay.note is None else replay.note.exception
 
 
-def _no_step(replay: Replay) -> str:
+def _no_step(replay: ReplayedRun) -> str:
     lines = [line for line in replay.output.splitlines() if line.strip()]
     last = f" ({lines[-1].strip()[:200]})" if lines else ""
     why = "ran out of time" if replay.timed_out else f"ended with exit code {replay.returncode}"

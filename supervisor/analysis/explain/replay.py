@@ -53,7 +53,7 @@ class ReplayChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Replay:
+class ReplayedRun:
     """A replay that has ended.
 
     Attributes:
@@ -112,7 +112,7 @@ class ReplayRunner:
         stop_after: int,
         *,
         timeout_s: float,
-    ) -> Replay:
+    ) -> ReplayedRun:
         """Runs the script from `start`, or from its top, until `stop_after` steps are done.
 
         All ranks of the run do so together, on this machine. Returns when they have ended, after
@@ -252,12 +252,12 @@ def _read(
     returncode: int,
     *,
     timed_out: bool,
-) -> Replay:
+) -> ReplayedRun:
     events: list[JournalEvent] = []
     with contextlib.suppress(OSError):
         events = read_journal(copy.rank_journal(LEAD_RANK))
     rank, note = _first_failure(copy, attempt, ranks)
-    return Replay(
+    return ReplayedRun(
         change=change,
         rows=read_group_steps(copy, ranks),
         events=events,

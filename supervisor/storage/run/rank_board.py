@@ -63,8 +63,8 @@ class RankBoard:
         self._view = memoryview(self._memory)
         # A memoryview of "Q" stores all eight bytes at once.
         self._words = self._view.cast("Q")
-        self._rank = rank
-        self._ranks = ranks
+        self.rank = rank
+        self.ranks = ranks
         self._timeout_s = timeout_s
         self._count = 0
         self.was_left = False
@@ -98,10 +98,10 @@ class RankBoard:
             raise ValueError(f"{len(message)} bytes are more than the {self.max_bytes} of a slot")
         self._count += 1
         self._write(message)
-        told = [message] * self._ranks
+        told = [message] * self.ranks
         deadline = time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
-        for rank in range(self._ranks):
-            if rank != self._rank:
+        for rank in range(self.ranks):
+            if rank != self.rank:
                 found = self._await(rank, deadline, is_in_vain)
                 if found is None:
                     self.leave()
@@ -111,7 +111,7 @@ class RankBoard:
 
     def leave(self) -> None:
         """Ends this rank's exchange, so that the others do not wait for it."""
-        self._words[self._rank * self._slot_bytes // 8] = _LEFT
+        self._words[self.rank * self._slot_bytes // 8] = _LEFT
 
     def close(self) -> None:
         """Leaves, and unmaps the file."""
@@ -121,7 +121,7 @@ class RankBoard:
         self._memory.close()
 
     def _write(self, message: bytes) -> None:
-        at = self._buffer_of(self._rank)
+        at = self._buffer_of(self.rank)
         start = at + _HEAD.size
         self._memory[start : start + len(message)] = message
         self._words[at // 8 + 1] = len(message)
@@ -142,7 +142,7 @@ class RankBoard:
             if tries < _AT_ONCE:
                 continue
             if tries % _SPINS == 0:
-                if any(map(self._has_left, range(self._ranks))):
+                if any(map(self._has_left, range(self.ranks))):
                     return self._last_words(rank)  # who heard all before it left heard this one
                 if time.monotonic() > deadline or (is_in_vain is not None and is_in_vain()):
                     return None

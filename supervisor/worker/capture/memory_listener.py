@@ -13,13 +13,14 @@ from supervisor.storage.checkpoints.retention import most_kept
 from supervisor.storage.journal.journal import Journal
 from supervisor.training_state.snapshot import SnapshotRing
 from supervisor.worker.capture.checkpointer import Checkpointer
-from supervisor.worker.ground.turns import TimedListener, Turns
+from supervisor.worker.core.part import Arrived
+from supervisor.worker.core.turns import TimedPart, Turns
 
 LOOK_S = 1.0
 """Between two looks at free memory, of some 0.1 to 1 ms each: a thousandth of the time at most."""
 
 
-class MemoryListener(TimedListener):
+class MemoryListener(TimedPart):
     """Snapshots go first: a rollback can use the disk. Then the copy that a save is written from:
     where it has no room, checkpoints are written while the training waits. What will be held is
     said when the state has its full size, after the first update, and whenever it becomes less."""
@@ -46,10 +47,10 @@ class MemoryListener(TimedListener):
         self._next_at = 0.0
         self._fewest = math.inf
 
-    def continue_at(self, step: int) -> None:
-        self._from_step = step
+    def goes_live(self, arrived: Arrived) -> None:
+        self._from_step = arrived.step
 
-    def next_look(self, step: int) -> tuple[float, float]:
+    def next_boundary(self, step: int) -> tuple[float, float]:
         return math.inf, self._next_at
 
     def is_due(self, step: int) -> bool:

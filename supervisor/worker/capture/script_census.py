@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +26,7 @@ from supervisor.training_state.registry import Registry
 from supervisor.training_state.rng import random_position
 from supervisor.training_state.tensors import local
 from supervisor.worker.capture.user_tensors import UserTensors, registry_tensors
+from supervisor.worker.core.part import Part, SavePoint
 from supervisor.worker.ground.budget import Share
 from supervisor.worker.ground.error_barrier import ErrorBarrier
 from supervisor.worker.ground.gathering_calls import unseen_gathering
@@ -73,47 +74,43 @@ class Compared:
         }
 
 
-class ScriptCensus:
+class ScriptCensus(Part):
     """Takes the census before anything is trained, at each checkpoint, and on arrival.
 
     Args:
         registry: of the training.
         barrier: keeps errors of ours from the script.
-        training_begins: called once, just before the first one.
     """
 
-    def __init__(
-        self, registry: Registry, barrier: ErrorBarrier, training_begins: Callable[[], None]
-    ) -> None:
-        self._training_begins = training_begins
+    name = "census"
+
+    def __init__(self, registry: Registry, barrier: ErrorBarrier) -> None:
         self._registry = registry
         self._part = barrier("census")
         self._first: Census | None = None
         self._found: dict[str, Any] = {}
-        self._was_asked = False
         self._begun = time.monotonic()
         self._spent_s = 0.0
 
-    def begin(self) -> bool:
-        """Takes the first one; called at the script's first forward or update, live or replayed.
-        Returns whether this was the first call.
+    def training_starts(self) -> None:
+        """Takes the first one; last of all parts, after what others do with files and ranks.
 
         Only then: one that is taken later, because this one failed, would say that what the
         training changed meanwhile differs by nature.
         """
-        if self._was_asked:
-            return False
-        self._was_asked = True
-        with self._part:
-            self._training_begins()
-            first = self._take(user_frames(), {})
-            first.facts[RANDOM_NUMBERS] = random_position()
-            first.facts[PROCESS_NUMBER] = f"= {os.getpid()}"
-            self._first = first
-        return True
+        first = self._take(user_frames(), {})
+        first.facts[RANDOM_NUMBERS] = random_position()
+        first.facts[PROCESS_NUMBER] = f"= {os.getpid()}"
+        self._first = first
 
-    def before_first_update(self) -> None:
-        """Called in a replay: keeps small tensors and arrays as they are now.
+    def save(self, point: SavePoint) -> None:
+        packed = self.packed(point.frames, is_paid=point.for_later)
+        if packed is not None:
+            point.hold({"census": packed})
+
+    def keep_small_values(self) -> None:
+        """Called in a replay before its first update: keeps small tensors and arrays as
+        they are now.
 
         What the recorded run never changed from here on is not in its checkpoints; a replay may
         change it, where it computes with outputs that are none (labels that an evaluation

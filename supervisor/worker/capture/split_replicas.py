@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from supervisor.codes import Found, Warned
 from supervisor.errors import CheckpointError
@@ -23,7 +23,8 @@ class SplitReplicas:
     writes checkpoints.
 
     Args:
-        may_go_back: the policy treats, and there were not many such retries in this run.
+        may_go_back: asked each time: the policy treats, and there were not many such retries in
+            this run.
     """
 
     def __init__(
@@ -33,7 +34,7 @@ class SplitReplicas:
         schedule: BoundarySchedule,
         journal: Journal,
         warn: RunWarnings,
-        may_go_back: bool,
+        may_go_back: Callable[[], bool],
     ) -> None:
         self._ring = ring
         self._schedule = schedule
@@ -49,7 +50,7 @@ class SplitReplicas:
         """
         earlier = [one.step for one in self._ring.checkpoints() if one.step < step]
         newest = max(earlier, default=None)
-        goes_back = self._may_go_back and newest is not None
+        goes_back = self._may_go_back() and newest is not None
         for split in splits:
             self._journal.write(
                 CorruptionFound(

@@ -9,19 +9,18 @@ import json
 import signal
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import xxhash
 
 from supervisor.storage.files.private_files import open_private
-from supervisor.storage.run.rundir import RunDirectory
 from supervisor.training_state.optimizer_state import optimizer_parameters
-from supervisor.training_state.registry import Registry
 from supervisor.training_state.state import TrainingState, digest
 from supervisor.training_state.tensors import walk
 from supervisor.worker.capture.script_census import ScriptCensus
 from supervisor.worker.capture.user_tensors import UserTensors
-from supervisor.worker.ground.boundary_listener import ALWAYS, BoundaryListener
+from supervisor.worker.core.part import ALWAYS, Arrived, Part
 from supervisor.worker.ground.script_use import ScriptUse
 from supervisor.worker.ground.step_probe import StepProbe, tensors_in
 from supervisor.worker.ground.user_frames import user_frames
@@ -60,7 +59,7 @@ class TrailProbe(StepProbe):
         super().forget()
 
 
-class StateDigests(BoundaryListener):
+class StateDigests(Part):
     """Writes ``RUN/trail/rank_<r>.jsonl``: one line a boundary, attempts one after another.
 
     Args:
@@ -75,33 +74,29 @@ class StateDigests(BoundaryListener):
 
     def __init__(
         self,
-        rundir: RunDirectory,
-        rank: int,
+        path: Path,
         attempt: int,
         *,
-        registry: Registry,
         probe: TrailProbe,
         state: TrainingState,
         held: UserTensors,
         census: ScriptCensus,
         use: ScriptUse,
     ) -> None:
-        path = rundir.trail(rank)
-        rundir.make(path.parent)
         self._probe = probe
         self._path = path
         self._attempt = attempt
-        self._registry = registry
+        self._registry = state.registry
         self._state = state
         self._held = held
         self._census = census
         self._use = use
 
-    def next_look(self, step: int) -> tuple[float, float]:
+    def next_boundary(self, step: int) -> tuple[float, float]:
         return ALWAYS
 
-    def continue_at(self, step: int) -> None:
-        self.at_boundary(step)
+    def goes_live(self, arrived: Arrived) -> None:
+        self.at_boundary(arrived.step)
 
     def at_boundary(self, step: int) -> None:
         started = time.perf_counter()

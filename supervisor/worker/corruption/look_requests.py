@@ -16,12 +16,13 @@ class LookRequests:
     within a window, which is evidence against the state.
 
     Attributes:
+        schedule: of boundaries.
         is_open: a look was asked for and not taken yet.
     """
 
     def __init__(self, schedule: BoundarySchedule) -> None:
         self.is_open = False
-        self._schedule = schedule
+        self.schedule = schedule
         self._left_out: deque[int] = deque(maxlen=ENOUGH)
 
     def left_out(self, step: int) -> None:
@@ -30,17 +31,17 @@ class LookRequests:
         self._left_out = deque([*earlier, step], maxlen=ENOUGH)
         if len(self._left_out) in (1, ENOUGH):
             self.is_open = True
-            self._schedule.ask()
+            self.schedule.ask()
 
     def ask(self) -> None:
         """The state is to be looked at before it is left behind."""
         self.is_open = True
-        self._schedule.ask()
+        self.schedule.ask()
 
     @property
     def is_left_behind(self) -> bool:
         """Whether the process goes back to a checkpoint at this boundary."""
-        return self._schedule.is_restarting
+        return self.schedule.is_restarting
 
     def take(self) -> bool:
         """Returns whether a look was asked for, once."""

@@ -15,6 +15,7 @@ from supervisor.numerics.layers.model_health import model_health
 from supervisor.ranks import LEAD_RANK
 from supervisor.storage.files.private_files import write_json
 from supervisor.storage.run.rundir import RunDirectory
+from supervisor.worker.core.part import Ended, Part
 
 FILE = "gradient_flow.json"
 MIN_STEPS_APART = 100
@@ -22,7 +23,7 @@ MIN_STEPS_APART = 100
 MOST_FINDINGS = 100
 
 
-class ModelScene:
+class ModelScene(Part):
     """Writes ``report/gradient_flow.json`` at an anomaly, and at the end of the process.
 
     Never called in a calm step. Only rank 0 writes; replicas hold the same. A look that fails is
@@ -33,6 +34,8 @@ class ModelScene:
             each layer's path.
         warn: is told what failed.
     """
+
+    name = "scene of the end"
 
     def __init__(
         self,
@@ -60,12 +63,9 @@ class ModelScene:
             self._look(step, "anomaly", places)
             self._last_step = step
 
-    def at_end(self, step: int) -> None:
-        """Called once when the process ends by itself; an anomaly shortly before is not replaced.
-
-        Args:
-            step: the last one made; -1 if there was none.
-        """
+    def ends(self, how: Ended) -> None:
+        """The last step made; an anomaly shortly before is not replaced."""
+        step = how.steps - 1
         if step >= 0 and not self._is_recent(step):
             self._look(step, "end", [self._rundir.report])
 

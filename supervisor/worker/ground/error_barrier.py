@@ -31,7 +31,7 @@ class ErrorBarrier:
     def __init__(
         self, journal: Journal, turn_off: Callable[[], None], tape_broken: Callable[[], None]
     ) -> None:
-        self._parts: dict[str, Part] = {}
+        self._parts: dict[str, Breaker] = {}
         self._journal = journal
         self._turn_off = turn_off
         self._tape_broken = tape_broken
@@ -43,7 +43,7 @@ class ErrorBarrier:
         is_essential: bool = False,
         records: bool = False,
         when_off: Callable[[], None] | None = None,
-    ) -> Part:
+    ) -> Breaker:
         """Returns the part of this name, made at the first call.
 
         Args:
@@ -53,12 +53,12 @@ class ErrorBarrier:
         """
         found = self._parts.get(name)
         if found is None:
-            found = self._parts[name] = Part(name, self, is_essential, records)
+            found = self._parts[name] = Breaker(name, self, is_essential, records)
         if when_off is not None:
             found.when_off = when_off
         return found
 
-    def failed(self, part: Part, error: BaseException) -> None:
+    def failed(self, part: Breaker, error: BaseException) -> None:
         """Takes note of a failure; never raises."""
         part.failures += 1
         try:
@@ -81,8 +81,8 @@ class ErrorBarrier:
             pass_on(problem)
 
 
-class Part:
-    """A part of ours that may fail.
+class Breaker:
+    """Switches a part of ours off that fails too often.
 
     Attributes:
         is_on: it has not failed too often, and nobody has switched it off.

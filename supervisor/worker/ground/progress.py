@@ -16,6 +16,7 @@ class Progress:
 
     Attributes:
         probe: what was seen of the step under way.
+        has_started: a module or an optimizer was seen in the live run.
         steps_done: steps of this training, those before a resume included.
         replayed: steps that a fast-forward has come to.
         last_batch: the newest batch of a loader.
@@ -35,6 +36,7 @@ class Progress:
     """
 
     probe: StepProbe
+    has_started: bool = False
     steps_done: int = 0
     replayed: int = 0
     last_batch: Any = None
@@ -49,6 +51,10 @@ class Progress:
     backwards_of_last: int = 0
     graphs: GraphsAcross = field(default_factory=GraphsAcross)
     autocast: AutocastContext = field(default_factory=AutocastContext)
+
+    def replays(self, steps: int) -> None:
+        """A fast-forward has come to so many steps."""
+        self.replayed = steps
 
     def boundaries_at_updates(self) -> None:
         """From here on the boundary of a step is at the end of its update."""

@@ -12,9 +12,9 @@ from supervisor.errors import ReplayError
 from supervisor.held_memory import HeldMemory
 from supervisor.ranks import LEAD_RANK
 from supervisor.records import StepRecord
+from supervisor.worker.core.turns import GroupTurns
 from supervisor.worker.ground.progress import Progress
-from supervisor.worker.ground.turns import GroupTurns
-from supervisor.worker.group.exchanges import Exchanges, is_same_place
+from supervisor.worker.group.exchanges import is_same_place
 from supervisor.worker.group.group_schedule import GroupSchedule
 from supervisor.worker.group.nodes_board import Board
 from supervisor.worker.group.step_message import StepMessage
@@ -27,7 +27,13 @@ LONGEST_REASON = 600
 
 
 class Agreement:
-    """Of a training in one process: its record is the group's."""
+    """Of a training in one process: its record is the group's.
+
+    Attributes:
+        is_alone: there is no other rank.
+    """
+
+    is_alone = True
 
     def group_record(self, record: StepRecord) -> StepRecord | None:
         """Called once for each step, before its update, or as soon after it as it can be judged.
@@ -82,10 +88,11 @@ class GroupAgreement(Agreement):
     Args:
         waiting: knows of ranks that cannot come to this one's update.
         memory: of which all ranks must take alike.
-        rank: which this one is.
         on_lost: called once if a rank does not answer, and from then on nothing is agreed.
         on_split: called with the step if ranks have decided differently.
     """
+
+    is_alone = False
 
     def __init__(
         self,
@@ -93,11 +100,9 @@ class GroupAgreement(Agreement):
         schedule: GroupSchedule,
         turns: GroupTurns,
         progress: Progress,
-        exchanges: Exchanges,
         waiting: WaitingRanks,
         memory: HeldMemory,
         *,
-        rank: int,
         on_lost: Callable[[], None],
         on_split: Callable[[int], None],
     ) -> None:
@@ -105,10 +110,10 @@ class GroupAgreement(Agreement):
         self._schedule = schedule
         self._turns = turns
         self._progress = progress
-        self._exchanges = exchanges
+        self._exchanges = waiting.exchanges
         self._waiting = waiting
         self._memory = memory
-        self._rank = rank
+        self._rank = board.rank
         self._on_lost = on_lost
         self._on_split = on_split
         self._is_on = True
@@ -125,7 +130,7 @@ class GroupAgreement(Agreement):
             leaves=bool(self._schedule.wishes_to_leave),
             step_is_begun=self._progress.step_is_begun,
             decided=self._decided,
-            exchanged=self._exchanges.at_boundary,
+            exchanged=self._exchanges.at_forward,
             snapshots=self._memory.offered,
         )
         self._waiting.begin()

@@ -10,14 +10,15 @@ import torch
 import xxhash
 
 from supervisor.errors import CheckpointError
-from supervisor.worker.group.common_beginning import CommonBeginning, Counts, pair
+from supervisor.worker.core.part import Arrived, Part, SavePoint
+from supervisor.worker.group.common_beginning import BEGAN, CommonBeginning, Counts, pair
 
 EXCHANGED = "exchanged"
 """In a checkpoint's meta of each rank: `Exchanges.balance`, where its state was taken."""
 _MODULO = 2**53  # a whole number in any JSON
 
 
-class Exchanges:
+class Exchanges(Part):
     """What this rank has exchanged with others, as one number.
 
     The boundary of a step is one place for all ranks only if each collective was called before it
@@ -28,14 +29,17 @@ class Exchanges:
     where the counts match. So one number a rank is enough, whatever groups and pairs there are.
 
     Attributes:
-        at_boundary: the balance at the last boundary that was at a forward; else 0.
+        at_forward: the balance at the last boundary that was at a forward; else 0.
         began: what had been exchanged when this rank began to train; None before. A replay is
             given that of the attempt that it replays.
     """
 
-    def __init__(self) -> None:
-        self.at_boundary = 0
-        self.began: Counts | None = None
+    name = "exchanges"
+
+    def __init__(self, *, is_alone: bool = False, began: Counts | None = None) -> None:
+        self._is_alone = is_alone
+        self.at_forward = 0
+        self.began = began
         self._has_begun = False
         self._so_far = Counts()
         self._since = Counts()
@@ -55,8 +59,16 @@ class Exchanges:
         self._before = {name: _sequence(group) for group, name, _, _ in _groups()}
         self._aside.clear()
 
-    def training_begins(self) -> None:
-        """Called just before this rank's first forward or update, live and in a replay."""
+    def goes_live(self, arrived: Arrived) -> None:
+        self.begin()
+
+    def save(self, point: SavePoint) -> None:
+        began = None if self.began is None else self.began.as_meta()
+        point.note({EXCHANGED: self.balance(), BEGAN: began})
+
+    def training_starts(self) -> None:
+        if self._is_alone:
+            return
         self._look_at_unknown()
         self._has_begun = True
         if self.began is None:

@@ -18,6 +18,8 @@ _LATER_S = 5.0
 class Board(Protocol):
     """By which ranks exchange a few bytes each step; see `RankBoard.exchange`."""
 
+    rank: int
+
     @property
     def max_bytes(self) -> int: ...
 
@@ -59,6 +61,7 @@ class NodesBoard:
         self._returned = RankBoard(
             path.with_name(f"{path.name}_all"), local, ranks, slot_bytes=-(-room // 64) * 64
         )
+        self.rank = place.rank
         self._place = place
         self._link = link
         self._timeout_s = timeout_s
@@ -115,3 +118,10 @@ class NodesBoard:
             return unpack_all(returned[0], self._place.world_size)
         except ValueError:
             return None
+
+
+def board_of(path: Path, place: RankPlace, link: NodeLink | None) -> Board:
+    """The board of the ranks of this node, or of all nodes by a `link` to the others."""
+    if link is None:
+        return RankBoard(path, place.local_rank, place.local_world_size)
+    return NodesBoard(path, place, link)

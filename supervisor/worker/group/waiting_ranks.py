@@ -57,7 +57,7 @@ class WaitingRanks:
 
     def __init__(self, notes: RankNotes, exchanges: Exchanges) -> None:
         self._notes = notes
-        self._exchanges = exchanges
+        self.exchanges = exchanges
         self.found: int | None = None
         self._first_looks: dict[int, tuple[float, Note]] = {}
 
@@ -67,7 +67,7 @@ class WaitingRanks:
         if thread is None or not hasattr(time, "pthread_getcpuclockid"):
             return
         cpu_s = time.clock_gettime(time.pthread_getcpuclockid(thread))
-        self._notes.write(Note(cpu_s, self._exchanges.so_far()).pack())
+        self._notes.write(Note(cpu_s, self.exchanges.so_far()).pack())
 
     def begin(self) -> None:
         """Called before this rank begins to wait for the others."""
@@ -85,7 +85,7 @@ class WaitingRanks:
         if data is None:
             return False
         now_s, note = time.monotonic(), Note.unpack(data)
-        if not self._exchanges.is_behind(note.counts):
+        if not self.exchanges.is_behind(note.counts):
             self._first_looks.pop(rank, None)
             return False
         since_s, first = self._first_looks.setdefault(rank, (now_s, note))

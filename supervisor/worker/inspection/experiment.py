@@ -11,7 +11,7 @@ import torch
 
 from supervisor.actions.controls import Controls
 from supervisor.training_state.registry import Registry
-from supervisor.worker.ground.boundary_listener import ALWAYS, BoundaryListener
+from supervisor.worker.core.part import ALWAYS, Arrived, Ended, Part
 from supervisor.worker.inspection.inspection import Inspection
 from supervisor.worker.interception.patches_order import (
     hand_out_in_other_order,
@@ -22,7 +22,7 @@ OVERSIZED = 3.0
 """A matrix whose entries are so large on average: embeddings begin at 1, all others below."""
 
 
-class Experiment(BoundaryListener):
+class Experiment(Part):
     """Changes one thing about a replay; every wish is optional; ``replay`` is always there.
 
     ``lr_factor``, ``clip_norm``, ``fp32``, ``reshuffle`` (a seed for the order of batches) and
@@ -89,14 +89,14 @@ class Experiment(BoundaryListener):
                 step, wishes.get("captures", {}).get(str(step), {}).get(self._rank)
             )
 
-    def next_look(self, step: int) -> tuple[float, float]:
+    def next_boundary(self, step: int) -> tuple[float, float]:
         return ALWAYS
 
-    def continue_at(self, step: int) -> None:
-        self.at_boundary(step)
+    def goes_live(self, arrived: Arrived) -> None:
+        self.at_boundary(arrived.step)
 
-    def end(self) -> None:
-        """Called when the process ends, so that a step that broke off is written down."""
+    def ends(self, how: Ended) -> None:
+        """A step that broke off is written down, too."""
         self._inspection.end()
 
     def _lower_rate(self) -> None:

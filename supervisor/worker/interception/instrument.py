@@ -25,7 +25,9 @@ from torch.utils.data import dataloader
 from torch.utils.data.distributed import DistributedSampler
 
 from supervisor.by_identity import ByIdentity
+from supervisor.worker.core.sides import Sides
 from supervisor.worker.ground.interception_state import is_capturing
+from supervisor.worker.interception.loading_hooks import LoadingHooks
 from supervisor.worker.interception.outside_dynamo import (
     is_transforming,
     outside_dynamo,
@@ -34,7 +36,7 @@ from supervisor.worker.interception.outside_dynamo import (
 from supervisor.worker.interception.training_hooks import Seen
 
 
-def instrument(session: Seen) -> None:
+def instrument(session: Seen, loading: Sides[LoadingHooks]) -> None:
     """Patches torch for the rest of this process's life. Called once, after torch was imported."""
     _patch_forward(session)
     _patch_functional_call(session)
@@ -44,7 +46,7 @@ def instrument(session: Seen) -> None:
     _patch_clipping(session)
     _patch_autocast(session)
     _patch_construction(session)
-    _patch_loader(session)
+    _patch_loader(session, loading)
     _patch_graphs(session)
 
 
@@ -321,14 +323,14 @@ def _patch_construction(session: Seen) -> None:
     watch(DistributedSampler, "sampler")
 
 
-def _patch_loader(session: Seen) -> None:
+def _patch_loader(session: Seen, loading: Sides[LoadingHooks]) -> None:
     original = dataloader._BaseDataLoaderIter.__next__
     interception = session.interception
 
     @outside_dynamo
     def __next__(self: Any) -> Any:
         batch = original(self)
-        return session.hooks.batch(batch) if interception.is_ours() else batch
+        return loading.now.batch(batch) if interception.is_ours() else batch
 
     dataloader._BaseDataLoaderIter.__next__ = __next__  # type: ignore[method-assign]
 

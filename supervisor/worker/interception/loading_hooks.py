@@ -57,3 +57,7 @@ class LoadingHooks(ABC):
     @abstractmethod
     def epoch_ended(self, iteration: Iteration) -> None:
         """Such an iterator, of workers that do not persist, has handed out all its batches."""
+
+    @abstractmethod
+    def batch(self, batch: Any) -> Any:
+        """A data loader of any kind hands out a batch."""

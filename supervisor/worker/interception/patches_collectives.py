@@ -12,11 +12,13 @@ from typing import Any, Protocol
 import torch
 
 from supervisor.storage.steps.tape import EntryKind
-from supervisor.worker.ground.error_barrier import Part
+from supervisor.worker.core.sides import Sides
+from supervisor.worker.ground.error_barrier import Breaker
 from supervisor.worker.group.exchanges import Exchanges
 from supervisor.worker.group.first_averages import FirstAverages
 from supervisor.worker.interception.patches_messages import counted
 from supervisor.worker.interception.training_hooks import Seen
+from supervisor.worker.recording.script_reads import ScriptReads
 
 _RECEIVING = {
     "all_gather_object": "object_list",
@@ -46,11 +48,16 @@ class AllAlike(Protocol):
 
 
 def watch_collectives(
-    session: Seen, alike: AllAlike | None, exchanges: Exchanges, part: Part
+    session: Seen,
+    reads: Sides[ScriptReads],
+    alike: AllAlike | None,
+    exchanges: Exchanges,
+    part: Breaker,
 ) -> None:
     """Patches torch.distributed for the rest of this process's life. Called once.
 
     Args:
+        reads: what ranks tell each other is what the script reads.
         alike: of the replay under way; None for none.
         exchanges: counts what carries objects.
         part: keeps its errors from the script.
@@ -64,14 +71,15 @@ def watch_collectives(
     for name, into in _RECEIVING.items():
         original = getattr(distributed_c10d, name)
         count = functools.partial(counted, part=part, count=exchanges.tells)
-        replacement = _told(session, original, into, name in _ALL_HAVE, count)
+        replacement = _told(session, reads, original, into, name in _ALL_HAVE, count)
         setattr(distributed_c10d, name, replacement)
         setattr(torch.distributed, name, replacement)
-    _patch_receipt_from_any(session, alike)
+    _patch_receipt_from_any(session, reads, alike)
 
 
 def _told(
     session: Seen,
+    reads: Sides[ScriptReads],
     original: Callable[..., Any],
     into: str | None,
     all_have: bool,
@@ -90,15 +98,17 @@ def _told(
             return call()  # torch says what is wrong
         place = given.get(into) if into else None
         if sys._getframe(1).f_globals.get("__name__", "").startswith(_JOINT):
-            return session.hooks.plans(call)
-        return session.hooks.objects(
+            return reads.now.plans(call)
+        return reads.now.objects(
             place, lambda: count(call, given.get("group"))[1], all_have=all_have
         )
 
     return exchange
 
 
-def _patch_receipt_from_any(session: Seen, alike: AllAlike | None) -> None:
+def _patch_receipt_from_any(
+    session: Seen, reads: Sides[ScriptReads], alike: AllAlike | None
+) -> None:
     """Whose message it was is a value that the script reads."""
     from torch.distributed import distributed_c10d
 
@@ -125,14 +135,14 @@ def _patch_receipt_from_any(session: Seen, alike: AllAlike | None) -> None:
                 received.append(_NOBODY)
             return received[-1]
 
-        source = session.hooks.read(EntryKind.INT, receive)
+        source = reads.now.read(EntryKind.INT, receive)
         return source if received else (receive(), source)[1]
 
     distributed_c10d.recv = recv
     torch.distributed.recv = recv
 
 
-def watch_wrappers(alike: AllAlike | None, averages: FirstAverages, part: Part) -> None:
+def watch_wrappers(alike: AllAlike | None, averages: FirstAverages, part: Breaker) -> None:
     """A wrapper that is made in the middle of a training compares the models of all ranks.
 
     Args:

@@ -11,11 +11,13 @@ from torch.compiler import is_dynamo_compiling
 
 from supervisor.training_state.census.left_out import is_torchs
 from supervisor.training_state.gradient_hook import GradientHook
+from supervisor.worker.core.sides import Sides
 from supervisor.worker.interception.outside_dynamo import outside_dynamo, run_plainly
 from supervisor.worker.interception.training_hooks import Seen
+from supervisor.worker.recording.called_hooks import GradientHooks
 
 
-def watch_gradient_hooks(session: Seen) -> None:
+def watch_gradient_hooks(session: Seen, hooks: Sides[GradientHooks]) -> None:
     """Patches for the rest of this process's life. Called once, after `instrument`."""
     _patch_retain_grad(session)
     original = torch.Tensor.register_post_accumulate_grad_hook
@@ -25,7 +27,7 @@ def watch_gradient_hooks(session: Seen) -> None:
     @outside_dynamo
     def called(hook: GradientHook) -> None:
         if interception.active:
-            session.hooks.gradient_hook(hook)
+            hooks.now.called(hook)
         else:
             hook.run()
 

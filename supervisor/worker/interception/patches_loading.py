@@ -7,13 +7,15 @@ from typing import Any
 
 from torch.utils.data._utils import fetch as fetching
 
+from supervisor.worker.core.sides import Sides
+from supervisor.worker.interception.loading_hooks import LoadingHooks
 from supervisor.worker.interception.training_hooks import Seen
 from supervisor.worker.recording.loading.loading_proofs import LoadingProofs
 
 _UNKNOWN = object()
 
 
-def watch_fetches(session: Seen, proofs: LoadingProofs) -> None:
+def watch_fetches(session: Seen, loading: Sides[LoadingHooks], proofs: LoadingProofs) -> None:
     """Patches torch for the rest of this process's life. Called once, after `instrument`.
 
     What loader workers fetch is seen by `patches_workers`.
@@ -32,13 +34,13 @@ def watch_fetches(session: Seen, proofs: LoadingProofs) -> None:
         if proof.is_given_up:
             return original(self, indices)
         load = functools.partial(original, self, indices)
-        return session.hooks.loading.fetch(proof, indices, load)
+        return loading.now.fetch(proof, indices, load)
 
     fetcher.fetch = fetch
-    _watch_streams(session, proofs)
+    _watch_streams(session, loading, proofs)
 
 
-def _watch_streams(session: Seen, proofs: LoadingProofs) -> None:
+def _watch_streams(session: Seen, loading: Sides[LoadingHooks], proofs: LoadingProofs) -> None:
     """The same for iterable-style data sets."""
     fetcher: Any = fetching._IterableDatasetFetcher
     original = fetcher.fetch
@@ -54,8 +56,6 @@ def _watch_streams(session: Seen, proofs: LoadingProofs) -> None:
             stream = self._stream = None if proof is None else proof.begin(self)
         if stream is None or stream.proof.is_given_up:
             return original(self, indices)
-        return session.hooks.loading.stream_fetch(
-            stream, functools.partial(original, self, indices)
-        )
+        return loading.now.stream_fetch(stream, functools.partial(original, self, indices))
 
     fetcher.fetch = fetch

@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from supervisor.worker.ground.error_barrier import Part
+from supervisor.worker.ground.error_barrier import Breaker
 from supervisor.worker.group.exchanges import Exchanges
 
 
-def watch_messages(exchanges: Exchanges, part: Part) -> None:
+def watch_messages(exchanges: Exchanges, part: Breaker) -> None:
     """Patches torch.distributed for the rest of this process's life. Called once.
 
     Collectives are counted by torch itself.
@@ -28,7 +28,7 @@ def watch_messages(exchanges: Exchanges, part: Part) -> None:
     _patch_calls_of_messages(exchanges, part)
 
 
-def _patch_messages(exchanges: Exchanges, part: Part) -> None:
+def _patch_messages(exchanges: Exchanges, part: Breaker) -> None:
     from torch.distributed import distributed_c10d
 
     send, receive = distributed_c10d.isend, distributed_c10d.irecv
@@ -63,7 +63,7 @@ def _patch_messages(exchanges: Exchanges, part: Part) -> None:
         setattr(torch.distributed, name, replacement)
 
 
-def _patch_calls_of_messages(exchanges: Exchanges, part: Part) -> None:
+def _patch_calls_of_messages(exchanges: Exchanges, part: Breaker) -> None:
     """What torch makes of messages of its own, and what it counts once for many of them."""
     from torch.distributed import distributed_c10d
 
@@ -88,7 +88,7 @@ def _patch_calls_of_messages(exchanges: Exchanges, part: Part) -> None:
 def counted(
     call: Callable[[], Any],
     group: Any,
-    part: Part,
+    part: Breaker,
     count: Callable[[Any], AbstractContextManager[None]],
 ) -> tuple[Any, Any]:
     """Makes a call of torch within `count`; what fails there is not told to the script.

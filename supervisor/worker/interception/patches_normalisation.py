@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch.nn import functional
 
-from supervisor.worker.ground.error_barrier import Part
+from supervisor.worker.ground.error_barrier import Breaker
 from supervisor.worker.ground.interception_state import InterceptionState
 
 
@@ -34,7 +34,7 @@ class Watch(Protocol):
         """Called within forwards, at every layer that normalises."""
 
 
-def watch_normalisation(interception: InterceptionState, watch: Watch, part: Part) -> None:
+def watch_normalisation(interception: InterceptionState, watch: Watch, part: Breaker) -> None:
     """Patches torch for the rest of this process's life.
 
     Args:

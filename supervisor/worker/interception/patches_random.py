@@ -18,24 +18,26 @@ import numpy as np
 import torch
 from torch.compiler import is_dynamo_compiling
 
+from supervisor.worker.core.sides import Sides
 from supervisor.worker.interception.outside_dynamo import run_plainly
 from supervisor.worker.interception.training_hooks import Seen
 from supervisor.worker.outside_draws.outside_draws import OUTSIDE
 from supervisor.worker.outside_draws.sources import from_system, replace_method
+from supervisor.worker.recording.random_states import LooksAtRandom
 
 _SEED_BYTES = 8
 """Of what torch itself draws for a seed."""
 
 
-def watch_random_states(session: Seen) -> None:
+def watch_random_states(session: Seen, generators: Sides[LooksAtRandom]) -> None:
     """Patches for the rest of this process's life. Called once, after `instrument`."""
-    _patch(session, "get_rng_state", torch, torch.random)
-    _patch(session, "get_rng_state", torch.cuda, torch.cuda.random)
-    _patch(session, "getstate", random)
-    _patch(session, "get_state", np.random)
+    _patch(session, generators, "get_rng_state", torch, torch.random)
+    _patch(session, generators, "get_rng_state", torch.cuda, torch.cuda.random)
+    _patch(session, generators, "getstate", random)
+    _patch(session, generators, "get_state", np.random)
 
 
-def _patch(session: Seen, name: str, *modules: Any) -> None:
+def _patch(session: Seen, generators: Sides[LooksAtRandom], name: str, *modules: Any) -> None:
     original = getattr(modules[0], name)
     interception = session.interception
 
@@ -43,7 +45,7 @@ def _patch(session: Seen, name: str, *modules: Any) -> None:
     @functools.wraps(original)
     def look(*args: Any, **kwargs: Any) -> Any:
         if not is_dynamo_compiling() and interception.is_ours():
-            session.hooks.looks_at_random()
+            generators.now.looked_at()
         return original(*args, **kwargs)
 
     for module in modules:

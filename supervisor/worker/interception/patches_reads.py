@@ -16,15 +16,16 @@ from torch._C import DisableTorchFunctionSubclass
 from torch.compiler import is_dynamo_compiling
 
 from supervisor.storage.steps.tape import EntryKind
+from supervisor.worker.core.sides import Sides
 from supervisor.worker.ground.interception_state import InterceptionState
 from supervisor.worker.interception.outside_dynamo import outside_dynamo, run_plainly
-from supervisor.worker.interception.training_hooks import Seen
+from supervisor.worker.recording.script_reads import ScriptReads
 
 MAX_LISTED = 256
 """Elements up to which `tolist` and `numpy` are recorded as they are; of more, the tensor is."""
 
 
-def watch_reads(session: Seen) -> None:
+def watch_reads(interception: InterceptionState, reads: Sides[ScriptReads]) -> None:
     """Patches torch for the rest of this process's life. Called once, after `instrument`."""
     for name, kind in (
         ("__float__", EntryKind.FLOAT),
@@ -32,12 +33,12 @@ def watch_reads(session: Seen) -> None:
         ("__index__", EntryKind.INT),
         ("__bool__", EntryKind.BOOL),
     ):
-        _patch_method(session, name, kind)
-    _patch_item(session)
-    _patch_listing(session)
+        _patch_method(interception, reads, name, kind)
+    _patch_item(interception, reads)
+    _patch_listing(interception, reads)
     for name in ("equal", "allclose", "is_nonzero"):
-        _patch_comparison(session, torch, name)
-        _patch_comparison(session, torch.Tensor, name)
+        _patch_comparison(interception, reads, torch, name)
+        _patch_comparison(interception, reads, torch.Tensor, name)
 
 
 def _once(interception: InterceptionState, call: Callable[..., Any], *args: Any, **kw: Any) -> Any:
@@ -50,23 +51,23 @@ def _once(interception: InterceptionState, call: Callable[..., Any], *args: Any,
         interception.depth -= 1
 
 
-def _patch_method(session: Seen, name: str, kind: EntryKind) -> None:
+def _patch_method(
+    interception: InterceptionState, reads: Sides[ScriptReads], name: str, kind: EntryKind
+) -> None:
     original = getattr(torch.Tensor, name)
-    interception = session.interception
 
     @outside_dynamo
     @functools.wraps(original)
     def read(self: torch.Tensor) -> Any:
         if interception.depth or not interception.is_ours():
             return original(self)
-        return session.hooks.read(kind, functools.partial(_once, interception, original, self))
+        return reads.now.read(kind, functools.partial(_once, interception, original, self))
 
     setattr(torch.Tensor, name, read)
 
 
-def _patch_item(session: Seen) -> None:
+def _patch_item(interception: InterceptionState, reads: Sides[ScriptReads]) -> None:
     original = torch.Tensor.item
-    interception = session.interception
 
     @outside_dynamo
     @functools.wraps(original)
@@ -83,17 +84,18 @@ def _patch_item(session: Seen) -> None:
             return original(self)
         else:
             kind = EntryKind.INT
-        return session.hooks.read(kind, functools.partial(_once, interception, original, self))
+        return reads.now.read(kind, functools.partial(_once, interception, original, self))
 
     torch.Tensor.item = item  # type: ignore[method-assign, assignment]
-    _spare_optimizers(session, original)
+    _spare_optimizers(interception, reads, original)
 
 
-def _spare_optimizers(session: Seen, item: Callable[[torch.Tensor], Any]) -> None:
+def _spare_optimizers(
+    interception: InterceptionState, reads: Sides[ScriptReads], item: Callable[[torch.Tensor], Any]
+) -> None:
     """Torch's optimizers read the step count of each parameter at every update: these reads are
     not the script's, and do not go through the patched `Tensor.item`."""
     original = sys.modules["torch.optim.optimizer"]._get_value
-    interception = session.interception
 
     @functools.wraps(original)
     def get_value(x: Any) -> Any:
@@ -107,8 +109,7 @@ def _spare_optimizers(session: Seen, item: Callable[[torch.Tensor], Any]) -> Non
             vars(module)["_get_value"] = get_value
 
 
-def _patch_listing(session: Seen) -> None:
-    interception = session.interception
+def _patch_listing(interception: InterceptionState, reads: Sides[ScriptReads]) -> None:
 
     for name in ("tolist", "numpy"):
         original = getattr(torch.Tensor, name)
@@ -122,18 +123,19 @@ def _patch_listing(session: Seen) -> None:
                 is_large = self.numel() > MAX_LISTED
             if is_large:
                 value = _original(self, *args, **kwargs)
-                recorded = session.hooks.read_all(self)
+                recorded = reads.now.read_all(self)
                 return value if recorded is None else _original(recorded, *args, **kwargs)
             call = functools.partial(_once, interception, _original, self, *args, **kwargs)
-            return session.hooks.read(EntryKind.ARRAY, call)
+            return reads.now.read(EntryKind.ARRAY, call)
 
         setattr(torch.Tensor, name, read)
 
 
-def _patch_comparison(session: Seen, owner: Any, name: str) -> None:
+def _patch_comparison(
+    interception: InterceptionState, reads: Sides[ScriptReads], owner: Any, name: str
+) -> None:
     """`torch.equal(a, b)` and `a.equal(b)`."""
     original = getattr(owner, name)
-    interception = session.interception
 
     @run_plainly
     @functools.wraps(original)
@@ -141,6 +143,6 @@ def _patch_comparison(session: Seen, owner: Any, name: str) -> None:
         if is_dynamo_compiling() or not interception.is_ours():
             return original(*args, **kwargs)
         call = functools.partial(_once, interception, original, *args, **kwargs)
-        return session.hooks.read(EntryKind.BOOL, call)
+        return reads.now.read(EntryKind.BOOL, call)
 
     setattr(owner, name, read)

@@ -15,6 +15,8 @@ from typing import Any
 from torch.utils.data import DataLoader, dataloader
 from torch.utils.data._utils import fetch as fetching
 
+from supervisor.worker.core.sides import Sides
+from supervisor.worker.interception.loading_hooks import LoadingHooks
 from supervisor.worker.interception.training_hooks import Seen
 from supervisor.worker.recording.loading.loading_proofs import LoadingProofs
 from supervisor.worker.recording.loading.worker_proof import (
@@ -37,7 +39,7 @@ class _Started:
         self.watch: WorkerWatch | None = None
 
 
-def watch_workers(session: Seen, proofs: LoadingProofs) -> None:
+def watch_workers(session: Seen, loading: Sides[LoadingHooks], proofs: LoadingProofs) -> None:
     """Patches torch for the rest of this process's life. Called once, after `instrument`."""
     iterator: Any = dataloader._MultiProcessingDataLoaderIter
     if not all(hasattr(iterator, name) for name in _NEEDED):
@@ -45,9 +47,9 @@ def watch_workers(session: Seen, proofs: LoadingProofs) -> None:
     iterations: weakref.WeakKeyDictionary[Any, Iteration] = weakref.WeakKeyDictionary()
     started = _Started()
     _patch_fetch_in_workers(session, started)
-    _patch_beginning(session, proofs, iterations, started)
+    _patch_beginning(session, loading, proofs, iterations, started)
     _patch_asking(iterations)
-    _patch_handing_out(session, iterations)
+    _patch_handing_out(session, loading, iterations)
 
 
 def _patch_fetch_in_workers(session: Seen, started: _Started) -> None:
@@ -69,6 +71,7 @@ def _patch_fetch_in_workers(session: Seen, started: _Started) -> None:
 
 def _patch_beginning(
     session: Seen,
+    loading: Sides[LoadingHooks],
     proofs: LoadingProofs,
     iterations: weakref.WeakKeyDictionary[Any, Iteration],
     started: _Started,
@@ -89,10 +92,10 @@ def _patch_beginning(
         proof = proofs.of_workers(self)
         if proof is None or proof.is_given_up:
             return original(self)
-        iteration = Iteration(count, proof, session.hooks.loading.worker_plan(count))
+        iteration = Iteration(count, proof, loading.now.worker_plan(count))
         count += 1
         if iteration.plan is not None and iteration.plan.is_whole:
-            return SkippedEpoch(self, session, iteration)
+            return SkippedEpoch(self, loading, iteration)
         beginning.append(iteration)
         started.proof = proof
         try:
@@ -158,7 +161,9 @@ def _patch_asking(iterations: weakref.WeakKeyDictionary[Any, Iteration]) -> None
 
 
 def _patch_handing_out(
-    session: Seen, iterations: weakref.WeakKeyDictionary[Any, Iteration]
+    session: Seen,
+    loading: Sides[LoadingHooks],
+    iterations: weakref.WeakKeyDictionary[Any, Iteration],
 ) -> None:
     iterator: Any = dataloader._MultiProcessingDataLoaderIter
     process_data, next_data = iterator._process_data, iterator._next_data
@@ -176,7 +181,7 @@ def _patch_handing_out(
         batch = process_data(self, data, *worker)
         if interception.is_ours():
             number = worker[0] if worker else iteration.handed_out % self._num_workers
-            batch = session.hooks.loading.worker_batch(iteration, number, indices, note, batch)
+            batch = loading.now.worker_batch(iteration, number, indices, note, batch)
         if isinstance(batch, LeftOut):  # the replay is not the recorded run
             batch = load_here(self, batch.indices)
         iteration.handed_out += 1
@@ -189,7 +194,7 @@ def _patch_handing_out(
         except StopIteration:
             iteration = iterations.get(self)
             if iteration is not None and not self._persistent_workers and interception.is_ours():
-                session.hooks.loading.epoch_ended(iteration)
+                loading.now.epoch_ended(iteration)
             raise
 
     iterator._process_data = _process_data
@@ -207,13 +212,13 @@ class SkippedEpoch(dataloader._BaseDataLoaderIter):
 
     Args:
         loader: a map-style loader with workers that do not persist.
-        session: its moments stand in for the batches.
+        loading: what it hands out comes from there.
         iteration: which one this is.
     """
 
-    def __init__(self, loader: Any, session: Seen, iteration: Iteration) -> None:
+    def __init__(self, loader: Any, loading: Sides[LoadingHooks], iteration: Iteration) -> None:
         super().__init__(loader)
-        self._session = session
+        self._loading = loading
         self._iteration = iteration
         self._loader = loader
         self._reset(loader, first_iter=True)
@@ -227,14 +232,14 @@ class SkippedEpoch(dataloader._BaseDataLoaderIter):
             return
 
     def _next_data(self) -> Any:
-        iteration, hooks = self._iteration, self._session.hooks
+        iteration, loading = self._iteration, self._loading
         if not iteration.drawn:
-            hooks.loading.epoch_ended(iteration)
+            loading.now.epoch_ended(iteration)
             raise StopIteration
         indices = iteration.drawn.pop(0)
         self._draw()
         worker = iteration.handed_out % self._num_workers
-        batch = hooks.loading.worker_batch(iteration, worker, indices, None, LeftOut(indices))
+        batch = loading.now.worker_batch(iteration, worker, indices, None, LeftOut(indices))
         if isinstance(batch, LeftOut):  # the replay is not the recorded run
             batch = load_here(self, indices)
         iteration.handed_out += 1

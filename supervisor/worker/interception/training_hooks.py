@@ -1,6 +1,6 @@
 """The moments of a training at which the patched functions of torch hand over.
 
-`Monitor` answers them while the training runs, `FastForward` while it is being replayed. All are
+`Live` answers them while the training runs, `Replay` while it is being replayed. All are
 called in the training's own thread, on every rank, outside of any other region.
 """
 
@@ -15,7 +15,6 @@ import torch
 from torch.nn import Module
 from torch.optim import Optimizer
 
-from supervisor.training_state.gradient_hook import GradientHook
 from supervisor.worker.ground.interception_state import InterceptionState
 
 Call: TypeAlias = Callable[[], Any]
@@ -24,11 +23,9 @@ Call: TypeAlias = Callable[[], Any]
 class TrainingHooks(ABC):
     """What happens at each moment; every method returns what the user's code gets.
 
-    Attributes:
-        loading: answers the loaders, a `LoadingHooks`.
+    What a subject's own patches ask (reads, loading, gradient hooks, generators) is answered by its
+    own `Sides`, not here.
     """
-
-    loading: Any
 
     @abstractmethod
     def forward(
@@ -39,10 +36,6 @@ class TrainingHooks(ABC):
     @abstractmethod
     def backward(self, roots: Any, call: Callable[[Any], Any]) -> Any:
         """``loss.backward()`` or ``torch.autograd.backward(losses)``."""
-
-    @abstractmethod
-    def gradient_hook(self, hook: GradientHook) -> None:
-        """A backward calls a hook of the script behind a parameter's gradient, in any thread."""
 
     @abstractmethod
     def grad(self, call: functools.partial[Any]) -> Any:
@@ -92,47 +85,15 @@ class TrainingHooks(ABC):
     ) -> Any:
         """``clip_grad_norm_``; `call` takes the maximal norm to use."""
 
-    @abstractmethod
-    def read(self, kind: int, call: Call) -> Any:
-        """The script reads a value out of a tensor; `kind` is an `EntryKind`."""
-
-    @abstractmethod
-    def read_all(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        """The script has read all of a tensor into an array or a list.
-
-        Returns:
-            What it is to read instead; None where it has read the right thing.
-        """
-
-    @abstractmethod
-    def objects(self, place: list[Any] | None, call: Call, *, all_have: bool) -> Any:
-        """Ranks exchange objects of Python, as by ``all_gather_object``.
-
-        Args:
-            place: the list into which they come; None for none.
-            all_have: behind it all ranks have the same ones.
-        """
-
-    @abstractmethod
-    def plans(self, call: Call) -> Any:
-        """Ranks exchange objects by which torch writes or reads one checkpoint of all of them."""
-
-    @abstractmethod
-    def looks_at_random(self) -> None:
-        """The script looks at the state of a global random generator."""
-
-    @abstractmethod
-    def batch(self, batch: Any) -> Any:
-        """A data loader hands out a batch."""
-
 
 class Seen(Protocol):
     """What the session offers to the patched functions."""
 
-    hooks: TrainingHooks
     interception: InterceptionState
     last_model: Callable[[], Module | None]
 
+    @property
+    def hooks(self) -> TrainingHooks: ...
     def object_found(self, kind: str, found: Any) -> None: ...
     def has_parameters(self, module: Module) -> bool: ...
     def enters_autocast(self) -> bool: ...

@@ -5,15 +5,15 @@ from __future__ import annotations
 import time
 
 from supervisor.worker.capture.checkpointer import Checkpointer
-from supervisor.worker.ground.boundary_listener import ALWAYS
+from supervisor.worker.core.part import ALWAYS
+from supervisor.worker.core.turns import TimedPart, Turns
 from supervisor.worker.ground.boundary_schedule import BoundarySchedule
 from supervisor.worker.ground.run_health import RunHealth
-from supervisor.worker.ground.turns import TimedListener, Turns
 from supervisor.worker.live.boundary_capture import BoundaryCapture
 from supervisor.worker.live.step_times import StepTimes
 
 
-class CheckpointListener(TimedListener):
+class CheckpointListener(TimedPart):
     """No state is saved while the predictor raises an alarm, but one that was asked for."""
 
     name = "checkpoints"
@@ -46,16 +46,16 @@ class CheckpointListener(TimedListener):
             checkpointer.put_off()
         elif due and checkpointer.may_save(step):
             schedule.checkpoint_reason = ""
-            self.save(step, wanted or "interval", wait=False)
+            self.save_now(step, wanted or "interval", wait=False)
         checkpointer.healthy_at(step, health.last_trouble_step)
 
     def is_due(self, step: int) -> bool:
         return self._checkpointer.is_due(step)
 
-    def next_look(self, step: int) -> tuple[float, float]:
+    def next_boundary(self, step: int) -> tuple[float, float]:
         return ALWAYS if self._schedule.checkpoint_reason else self._checkpointer.next_look(step)
 
-    def save(self, step: int, reason: str, *, wait: bool) -> float:
+    def save_now(self, step: int, reason: str, *, wait: bool) -> float:
         """Saves the state of this boundary; returns the seconds the training stood still."""
         started = time.perf_counter()
         captured = self._capture.take(step, reason)

@@ -9,16 +9,16 @@ from supervisor.events.state_events import StateFound
 from supervisor.events.step_events import CorruptionFound
 from supervisor.records import Alert, Cause, StepRecord
 from supervisor.settings import ComputeCheckSettings
-from supervisor.storage.journal.journal import Journal
 from supervisor.worker.compute_check.compute_check import ComputeCheck
 from supervisor.worker.compute_check.wrong_result import WrongResult
+from supervisor.worker.core.part import Ended
+from supervisor.worker.core.turns import TimedPart, Turns
 from supervisor.worker.ground.budget import Pace
 from supervisor.worker.ground.run_warnings import RunWarnings
-from supervisor.worker.ground.turns import TimedListener, Turns
 from supervisor.worker.treatment.alert_teller import AlertTeller
 
 
-class ComputeListener(TimedListener):
+class ComputeListener(TimedPart):
     """Off unless `compute_check.enabled`. Several ranks calculate the same step twice, so that none
     waits for another."""
 
@@ -31,7 +31,6 @@ class ComputeListener(TimedListener):
         turns: Turns,
         check: ComputeCheck,
         alerts: AlertTeller,
-        journal: Journal,
         warn: RunWarnings,
     ) -> None:
         super().__init__(turns)
@@ -39,14 +38,13 @@ class ComputeListener(TimedListener):
         self._pace = Pace(share, settings.every_steps if settings.enabled else None)
         self._check = check
         self._alerts = alerts
-        self._journal = journal
         self._warn = warn
         self._started = time.perf_counter()
 
     def is_due(self, step: int) -> bool:
         return step >= self._pace.next_step and not self._check.has_ended
 
-    def next_look(self, step: int) -> tuple[float, float]:
+    def next_boundary(self, step: int) -> tuple[float, float]:
         is_on = self._check.step >= 0
         return (step + 1 if is_on else self._pace.next_step), float("inf")
 
@@ -59,8 +57,8 @@ class ComputeListener(TimedListener):
             self._pace.next_step = float("inf")
             self._warn(f"nothing is calculated twice: {self._check.reason}", aloud=True)
 
-    def end(self) -> None:
-        """Called once at the end of the process: writes what was checked, and what it has cost."""
+    def ends(self, how: Ended) -> None:
+        """Writes what was checked, and what it has cost."""
         if self._check.step >= 0:
             self._end_step()
         pace, counts = self._pace, self._check.counts
@@ -68,7 +66,7 @@ class ComputeListener(TimedListener):
             return
         elapsed = time.perf_counter() - self._started
         share = pace.spent_s / elapsed if elapsed > 0 else 0.0
-        self._journal.write(
+        self._warn.write(
             StateFound(
                 found=Found.COMPUTE_CHECK,
                 count=counts.calls,
@@ -112,7 +110,7 @@ class ComputeListener(TimedListener):
         self._alerts.tell(StepRecord(step=step), (alert,))
         if not wrong.in_training:
             return
-        self._journal.write(
+        self._warn.write(
             CorruptionFound(
                 step=step,
                 tensor=wrong.name,

@@ -10,13 +10,12 @@ from supervisor.codes import DecisionSource, Severity, Warned
 from supervisor.events.step_events import CorruptionFound
 from supervisor.records import ActionResult, Alert, Cause, Decision, StepRecord
 from supervisor.settings import PolicySettings
-from supervisor.storage.journal.journal import Journal
 from supervisor.training_state.snapshot import Snapshot, SnapshotRing
+from supervisor.worker.core.part import ALWAYS, Part
 from supervisor.worker.corruption.corrupted_tensor import CorruptedTensor
 from supervisor.worker.corruption.healing_in_place import heal
 from supervisor.worker.corruption.look_requests import LookRequests
 from supervisor.worker.corruption.state_check import StateCheck
-from supervisor.worker.ground.boundary_listener import ALWAYS, BoundaryListener
 from supervisor.worker.ground.run_warnings import RunWarnings
 from supervisor.worker.live.step_times import StepTimes
 from supervisor.worker.treatment.action_runner import ActionRunner
@@ -27,13 +26,12 @@ MOST = 64
 """Elements that are healed one by one; more of them are no flipped bits, but a damaged block."""
 
 
-class CorruptionListener(BoundaryListener):
+class CorruptionListener(Part):
     """Called before the pending actions: where something suspicious asks for it, and by the
     snapshots, right before each is taken.
 
     Args:
         requests: who asks for a look at the next boundary.
-        is_alone: there is one rank: of several, one must not treat what the others do not.
     """
 
     name = "corruption"
@@ -46,22 +44,18 @@ class CorruptionListener(BoundaryListener):
         snapshots: SnapshotRing,
         runner: ActionRunner,
         alerts: AlertTeller,
-        journal: Journal,
         policy: PolicySettings,
         warn: RunWarnings,
         times: StepTimes,
-        is_alone: bool,
     ) -> None:
         self._check = check
         self._requests = requests
         self._snapshots = snapshots
         self._runner = runner
         self._alerts = alerts
-        self._journal = journal
         self._policy = policy
         self._warn = warn
         self._times = times
-        self._is_alone = is_alone
         self._last_step = -1  # of the snapshot with which the state is compared
         self._events = 0
 
@@ -71,8 +65,8 @@ class CorruptionListener(BoundaryListener):
         ):
             self.look(step)
 
-    def next_look(self, step: int) -> tuple[float, float]:
-        return ALWAYS if self._requests.is_open else super().next_look(step)
+    def next_boundary(self, step: int) -> tuple[float, float]:
+        return ALWAYS if self._requests.is_open else super().next_boundary(step)
 
     def looked(self, step: int, state: Mapping[str, Any]) -> None:
         """A snapshot was taken: the next look compares with it."""
@@ -127,7 +121,7 @@ class CorruptionListener(BoundaryListener):
         if decision.dry_run:
             self._runner.tell_dry(decision)
             return "no"
-        if not self._is_alone:
+        if not self._runner.agreement.is_alone:  # one must not treat what the others do not
             return "no"
         goes_back = any(waiting.action.name in GOING_BACK for waiting in self._runner.pending)
         if goes_back or self._requests.is_left_behind:
@@ -170,7 +164,7 @@ class CorruptionListener(BoundaryListener):
             threshold=finding.bound,
         )
         self._alerts.tell(StepRecord(step=step), (alert,))
-        self._journal.write(
+        self._warn.write(
             CorruptionFound(
                 step=step,
                 tensor=finding.name,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from supervisor.worker.capture.user_tensors import UserTensors
-from supervisor.worker.ground.boundary_listener import BoundaryListener
+from supervisor.worker.core.part import Arrived, Part, SavePoint
 from supervisor.worker.ground.user_frames import user_frames
 
 
-class FirstVariables(BoundaryListener):
-    """Has `UserTensors` remember what is there before the first step."""
+class FirstVariables(Part):
+    """Has `UserTensors` remember what is there before the first step, or where a resume arrives."""
 
     name = "variables"
 
@@ -21,3 +21,9 @@ class FirstVariables(BoundaryListener):
     def before_first_update(self) -> None:
         if not self._held.has_begun:
             self._held.begin(user_frames())
+
+    def save(self, point: SavePoint) -> None:
+        point.note({"held_left_out": self._held.left_out})
+
+    def goes_live(self, arrived: Arrived) -> None:
+        self._held.begin(user_frames(), but=set(arrived.state.get("held", {})))

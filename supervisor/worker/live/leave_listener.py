@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from supervisor.worker.ground.boundary_listener import BoundaryListener
+from supervisor.worker.core.part import Part
 from supervisor.worker.ground.boundary_schedule import BoundarySchedule
 from supervisor.worker.ground.error_barrier import ErrorBarrier
 from supervisor.worker.ground.run_health import RunHealth
@@ -13,7 +13,7 @@ from supervisor.worker.process.exit_request import ExitRequest
 from supervisor.worker.treatment.dispatcher import Dispatcher
 
 
-class LeaveListener(BoundaryListener):
+class LeaveListener(Part):
     """The last of the listeners. If the run was interrupted, a healthy state is saved first.
 
     Args:
@@ -40,7 +40,7 @@ class LeaveListener(BoundaryListener):
         self._judging = barrier("judging")
         self._health = health
 
-    def next_look(self, step: int) -> tuple[float, float]:
+    def next_boundary(self, step: int) -> tuple[float, float]:
         return self._last_step, math.inf
 
     def at_boundary(self, step: int) -> None:
@@ -54,5 +54,5 @@ class LeaveListener(BoundaryListener):
         if step > 0 and note == "interrupted" and self._saving.is_on:
             with self._saving:  # whatever happens, the process ends
                 if not self._health.in_trouble(step):
-                    self._checkpoints.save(step, reason, wait=True)
+                    self._checkpoints.save_now(step, reason, wait=True)
         raise ExitRequest(note, reason)

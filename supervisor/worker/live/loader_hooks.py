@@ -25,7 +25,7 @@ from supervisor.worker.replay.loading.loader_skipping import FetchMark, contents
 
 
 class LoaderHooks(LoadingHooks):
-    """The live side of `LoadingHooks`, and of `TrainingHooks.batch`."""
+    """The live side of `LoadingHooks`."""
 
     def __init__(
         self,
@@ -134,8 +134,7 @@ class LoaderHooks(LoadingHooks):
         if not iteration.proof.is_given_up:
             self._recording.tape.append(EntryKind.EPOCH_END, pack_iteration(iteration.number))
 
-    def batch(self, batch: Any) -> None:
-        """A loader hands `batch` to the script."""
+    def batch(self, batch: Any) -> Any:
         self._interception.depth += 1
         try:
             if self._part.is_on:
@@ -146,3 +145,4 @@ class LoaderHooks(LoadingHooks):
             self._part.caught(error)
         finally:
             self._interception.depth -= 1
+        return batch

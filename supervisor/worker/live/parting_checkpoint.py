@@ -8,17 +8,15 @@ import time
 
 from supervisor.errors import CheckpointError
 from supervisor.settings import PartingSettings
-from supervisor.storage.run.script_files import ScriptFiles
-from supervisor.storage.steps.tape import TapeWriter
 from supervisor.worker.capture.checkpoint_writer import CapturedCheckpoint
 from supervisor.worker.capture.checkpointer import Checkpointer
 from supervisor.worker.capture.rank_memory import RankMemory
+from supervisor.worker.core.part import Ended
+from supervisor.worker.core.turns import TimedPart, Turns
 from supervisor.worker.ground.boundary_schedule import BoundarySchedule
 from supervisor.worker.ground.budget import Share, usual_cost
-from supervisor.worker.ground.progress import Progress
 from supervisor.worker.ground.run_health import RunHealth
 from supervisor.worker.ground.run_warnings import RunWarnings
-from supervisor.worker.ground.turns import TimedListener, Turns
 from supervisor.worker.live.boundary_capture import BoundaryCapture
 
 SOON = 10.0
@@ -26,7 +24,7 @@ SOON = 10.0
 find memory: from the second on it is known what one costs."""
 
 
-class PartingCheckpoint(TimedListener):
+class PartingCheckpoint(TimedPart):
     """Keeps a healthy state in memory as often as its cost allows, and writes it at the end.
 
     The memory is that of the last checkpoint. What was copied at a boundary stays right whatever
@@ -45,11 +43,8 @@ class PartingCheckpoint(TimedListener):
         turns: Turns,
         capture: BoundaryCapture,
         checkpointer: Checkpointer,
-        script_files: ScriptFiles,
-        tape: TapeWriter,
         schedule: BoundarySchedule,
         health: RunHealth,
-        progress: Progress,
         warn: RunWarnings,
         of_rank: RankMemory | None = None,
     ) -> None:
@@ -59,18 +54,18 @@ class PartingCheckpoint(TimedListener):
         self._share = Share(settings.max_overhead)
         self._capture = capture
         self._checkpointer = checkpointer
-        self._script_files = script_files
-        self._tape = tape
+        self._script_files = capture.script_files
+        self._tape = capture.tape
         self._schedule = schedule
         self._health = health
-        self._progress = progress
+        self._progress = capture.progress
         self._warn = warn
         self._of_rank = of_rank
         self._rank_kept = -1
         self._cost_s = 0.0
         self._next_at = 0.0
 
-    def next_look(self, step: int) -> tuple[float, float]:
+    def next_boundary(self, step: int) -> tuple[float, float]:
         if not self._is_enabled:
             return math.inf, math.inf
         if self._every is None:
@@ -123,9 +118,9 @@ class PartingCheckpoint(TimedListener):
         kept = self._checkpointer.kept
         return kept is not None and not self._objection(kept)
 
-    def write(self) -> None:
-        """Called when the process ends before its time, behind the judgement of the last step."""
-        kept = self._checkpointer.kept
+    def ends(self, how: Ended) -> None:
+        """Written where the process ends before its time, behind the judgement of the last step."""
+        kept = self._checkpointer.kept if how.parts else None
         if kept is None:
             return
         objection, meta = self._objection(kept), {}

@@ -58,8 +58,8 @@ class ScriptChanges:
     def __init__(
         self, registry: Registry, watch: UpdateWatch, snapshots: SnapshotRing, *, is_on: bool = True
     ) -> None:
-        self._registry = registry
-        self._watch = watch
+        self.registry = registry
+        self.watch = watch
         self._snapshots = snapshots
         self._is_on = is_on
         self._references: list[tuple[weakref.ref[torch.Tensor], int]] = []
@@ -71,7 +71,7 @@ class ScriptChanges:
         self._size = 0
         self._lead: Callable[[], Optimizer | None] = lambda: None
         self._seen = 0
-        self._anew = self._watch.times_anew
+        self._anew = self.watch.times_anew
         self._written_at = self._changed_at = -math.inf
         self._change = 0.0
         self._find_references()
@@ -97,14 +97,14 @@ class ScriptChanges:
             return {}
         change = self._change if step - self._changed_at < RECENT else REWRITTEN
         self._changed_at = -math.inf  # told
-        self._watch.rewriting_is_known()
+        self.watch.rewriting_is_known()
         losses.clear()
         return {CHANGE: change}
 
     def _take_in(self, step: int, lead: Optimizer, size: int) -> None:
         self._seen += 1
-        if self._watch.times_anew != self._anew:  # we have written ourselves
-            self._anew = self._watch.times_anew
+        if self.watch.times_anew != self._anew:  # we have written ourselves
+            self._anew = self.watch.times_anew
             self._changed_at = -math.inf
             self._find_references()
         elif self._has_reference_changed():
@@ -137,10 +137,10 @@ class ScriptChanges:
         """Yields a tensor of each network of which nothing is trained."""
         trained = {
             id(parameter)
-            for optimizer in self._registry.optimizers.values()
+            for optimizer in self.registry.optimizers.values()
             for parameter in optimizer_parameters(optimizer)
         }
-        for model in self._registry.models.values():
+        for model in self.registry.models.values():
             first = None
             for parameter in model.parameters():
                 if id(parameter) in trained:
@@ -153,13 +153,13 @@ class ScriptChanges:
     def _is_rewritten(self, step: int) -> bool:
         """Whether the script has written to trained weights as it does not usually, and none of
         them has grown: they were made anew or put back, and are not damaged."""
-        parameters = {id(parameter): parameter for parameter in self._watch.rewritten()}
+        parameters = {id(parameter): parameter for parameter in self.watch.rewritten()}
         snapshot = self._snapshots.before(step) if parameters else None
         if snapshot is None:
             return False
         pairs = [
             (parameter, kept)
-            for name, model in self._registry.models.items()
+            for name, model in self.registry.models.items()
             for path, parameter in model.named_parameters()
             if id(parameter) in parameters
             and (kept := _kept(snapshot, name, path, parameter)) is not None

@@ -5,17 +5,16 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from supervisor.settings import RunSettings
 from supervisor.training_state.snapshot import SnapshotRing
-from supervisor.training_state.state import TrainingState
-from supervisor.worker.capture.user_tensors import UserTensors
-from supervisor.worker.ground.boundary_schedule import BoundarySchedule
+from supervisor.worker.capture.whole_state import WholeState
+from supervisor.worker.core.part import Arrived
+from supervisor.worker.core.turns import TimedPart, Turns
 from supervisor.worker.ground.budget import CHECKPOINTS, Share, usual_cost
 from supervisor.worker.ground.error_barrier import ErrorBarrier
 from supervisor.worker.ground.run_health import RunHealth
-from supervisor.worker.ground.turns import TimedListener, Turns
 from supervisor.worker.live.step_times import StepTimes
 
 MIN_STEPS = 10
@@ -31,13 +30,13 @@ MOST_LOST = 0.05
 class SnapshotCheck(Protocol):
     """What is asked of the check for corruption around a snapshot."""
 
-    name: str
+    name: ClassVar[str]
 
     def look(self, step: int) -> bool: ...
     def looked(self, step: int, state: Mapping[str, Any]) -> None: ...
 
 
-class SnapshotListener(TimedListener):
+class SnapshotListener(TimedPart):
     """Takes a snapshot as often as its cost allows, never while the predictor warns. The state is
     checked for corruption before."""
 
@@ -48,10 +47,8 @@ class SnapshotListener(TimedListener):
         settings: RunSettings,
         *,
         turns: Turns,
-        state: TrainingState,
-        held: UserTensors,
+        whole: WholeState,
         snapshots: SnapshotRing,
-        schedule: BoundarySchedule,
         times: StepTimes,
         health: RunHealth,
         corruption: SnapshotCheck,
@@ -63,10 +60,8 @@ class SnapshotListener(TimedListener):
         self._is_enabled = settings.snapshot.enabled
         self._every = settings.snapshot.every_steps
         self._share = Share((1.0 - CHECKPOINTS) * settings.checkpoint.max_overhead)
-        self._state = state
-        self._held = held
+        self._whole = whole
         self._snapshots = snapshots
-        self._schedule = schedule
         self._times = times
         self._health = health
         self._next = 1.0 if self._is_enabled else math.inf
@@ -78,17 +73,17 @@ class SnapshotListener(TimedListener):
         if self._is_enabled:
             self._take(0)
 
-    def continue_at(self, step: int) -> None:
-        self._next = step + 1 if self._is_enabled else math.inf
+    def goes_live(self, arrived: Arrived) -> None:
+        self._next = arrived.step + 1 if self._is_enabled else math.inf
 
-    def next_look(self, step: int) -> tuple[float, float]:
+    def next_boundary(self, step: int) -> tuple[float, float]:
         return self._next, math.inf
 
     def is_due(self, step: int) -> bool:
         return step >= self._next
 
     def at_boundary(self, step: int) -> None:
-        if self._schedule.is_restarting:
+        if self._turns.schedule.is_restarting:
             return
         if self.has_turn(step) and not self._health.is_warning:
             self._take(step)
@@ -107,8 +102,8 @@ class SnapshotListener(TimedListener):
         if not self._is_sound(step):
             self._next = step + 1
             return
-        state: Mapping[str, Any] = self._state.capture(held=self._held.lasting(), for_rollback=True)
-        extras = {"pipeline_step": step, "held_look": self._held.looks}
+        state, looks = self._whole.for_rollback()
+        extras = {"pipeline_step": step, "held_look": looks}
         if self._snapshots.take(step, state, extras) and self._checking.is_on:
             with self._checking:
                 self._corruption.looked(step, state)

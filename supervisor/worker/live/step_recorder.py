@@ -13,13 +13,10 @@ from supervisor.records import StepRecord
 from supervisor.storage.steps.flight_recorder import SCALER_SKIPPED, UPDATE_SKIPPED, FlightRecorder
 from supervisor.storage.steps.tape import TapeWriter
 from supervisor.training_state.gradients import earlier_gradients
-from supervisor.training_state.registry import Registry
-from supervisor.worker.corruption.update_watch import UpdateWatch
 from supervisor.worker.ground.progress import Progress
 from supervisor.worker.ground.run_warnings import RunWarnings
 from supervisor.worker.ground.step_probe import gradient_norm, has_values, read_number
 from supervisor.worker.live.input_watch import InputWatch
-from supervisor.worker.live.own_time import OwnTime
 from supervisor.worker.live.script_changes import ScriptChanges
 from supervisor.worker.live.unseen_updates import GRAPHS_REPLAYED, MANY_BACKWARDS, NO_STEP_YET
 from supervisor.worker.probes.probes import Probes
@@ -39,30 +36,26 @@ class StepRecorder:
     def __init__(
         self,
         *,
-        registry: Registry,
         progress: Progress,
         recorder: FlightRecorder,
         tape: TapeWriter,
         probes: Probes,
         update_controls: UpdateControls,
-        watch: UpdateWatch,
         inputs: InputWatch,
         changes: ScriptChanges,
-        own_time: OwnTime,
         warn: RunWarnings,
     ) -> None:
         self.row = -1
         self.scaler: Any = None
         self.inputs = inputs
         self.changes = changes
-        self._registry = registry
+        self._registry = changes.registry
         self._progress = progress
         self._recorder = recorder
         self._tape = tape
         self._probes = probes
         self._update_controls = update_controls
-        self._watch = watch
-        self._own_time = own_time
+        self._watch = changes.watch
         self._warn = warn
         self._lead_size = 0
         self._graphs_are_told = False
@@ -83,7 +76,6 @@ class StepRecorder:
         progress = self._progress
         probe = progress.probe
         if not probe.backward_calls:
-            self._own_time.backward_begins(progress.steps_done)
             progress.grads_matter = self._has_gradients()
         elif not math.isfinite(probe.loss) and not self._has_gradients():
             probe.loss, probe.loss_seen = 0.0, False
@@ -168,7 +160,6 @@ class StepRecorder:
         progress.steps_done += 1
         if progress.steps_done >= self._probes.next_step:
             self._probes.begin(progress.steps_done)
-        self._own_time.update_ended()
 
     def _see_gradients(self, lead: Optimizer, scale: float) -> list[torch.Tensor]:
         """Computes the gradient norm, unless the script's clipping has given it; returns all

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from supervisor.worker.ground.boundary_listener import BoundaryListener
+from supervisor.worker.core.part import Part
 
 PAUSE = 3.0
 """Steps that take more than so many usual ones (an evaluation came between) count as no more."""
@@ -14,7 +14,7 @@ FRESH = 0.3
 evaluation between two looks makes them seem six tenths longer at most."""
 
 
-class StepTimes(BoundaryListener):
+class StepTimes(Part):
     """Measured from one boundary that is looked at to the next; the first of the listeners.
 
     Attributes:

@@ -18,6 +18,7 @@ from supervisor.records import Alert
 from supervisor.settings import ProbeSettings
 from supervisor.storage.journal.journal import Journal
 from supervisor.training_state.registry import Registry
+from supervisor.worker.core.part import Ended, Part
 from supervisor.worker.ground.budget import Pace
 from supervisor.worker.ground.compiled_code import has_compiled
 from supervisor.worker.ground.interception_state import InterceptionState
@@ -48,7 +49,7 @@ COMPILED = (
 )
 
 
-class Probes:
+class Probes(Part):
     """Activations, attention, Adam's update and each layer's gradient, at some of the steps.
 
     Two kinds of looks share the budget evenly, each at its own pace: at an update, and at a
@@ -59,6 +60,8 @@ class Probes:
         next_step: the next step with a look; infinite when there is none any more.
         is_on: the step under way is looked at.
     """
+
+    name = "probes"
 
     def __init__(
         self,
@@ -163,8 +166,8 @@ class Probes:
         places = self._forward.readings.places.get(figure) or self._named(figure)
         return [{"name": name, "value": value} for name, value in places]
 
-    def end(self) -> None:
-        """Called once at the end of the process: writes what the looks have cost."""
+    def ends(self, how: Ended) -> None:
+        """Writes what the looks have cost."""
         self._end_forward()
         elapsed = time.perf_counter() - self._started
         spent = self._update_pace.spent_s + self._forward_pace.spent_s

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from typing import Protocol
 
 from supervisor.storage.steps.tape import EntryKind, TapeWriter
 from supervisor.training_state.gradient_hook import GradientHook
@@ -11,6 +12,13 @@ from supervisor.worker.ground.progress import Progress
 
 _CALL = struct.Struct("<II")
 _CLOSED = -1
+
+
+class GradientHooks(Protocol):
+    """Both sides: a backward calls a hook of the script behind a parameter's gradient, in any
+    thread."""
+
+    def called(self, hook: GradientHook) -> None: ...
 
 
 class CalledHooks:
@@ -43,16 +51,12 @@ class CalledHooks:
     def end(self, earlier: int) -> None:
         self._place = earlier
 
-    def run(self, hook: GradientHook, *, is_training: bool) -> None:
-        """A backward calls `hook`.
-
-        Args:
-            is_training: a module or an optimizer was seen; what is before that is on no tape.
-        """
+    def called(self, hook: GradientHook) -> None:
+        """What is before the first module or optimizer was seen is on no tape."""
         if not self.are_due:
             hook.run()
             return
-        if is_training:
+        if self._progress.has_started or self._progress.has_begun():
             self._tape.append(EntryKind.HOOK, pack_call(hook.number, self._place))
             self._place += 1
         with self._interception.scripts_own() as is_seen:

@@ -26,9 +26,16 @@ class FileSizes:
         source: the recorded tape while a fast-forward runs.
     """
 
-    def __init__(self, tape: TapeWriter, noted: Path, *, begins_again: bool) -> None:
+    def __init__(
+        self,
+        tape: TapeWriter,
+        noted: Path,
+        *,
+        begins_again: bool,
+        source: TapeReader | None = None,
+    ) -> None:
         """`begins_again`: a later attempt that starts from nothing."""
-        self.source: TapeReader | None = None
+        self.source = source
         self._tape = tape
         self._noted = noted
         self._begins_again = begins_again

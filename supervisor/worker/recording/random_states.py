@@ -13,7 +13,7 @@ import random
 import struct
 import threading
 import weakref
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -28,6 +28,12 @@ _as_array = torch.Tensor.numpy  # before it is patched
 _torch_state = torch.get_rng_state
 _python_state = random.getstate
 _numpy_get_state = np.random.get_state
+
+
+class LooksAtRandom(Protocol):
+    """Both sides: told when the script looks at the state of a global random generator."""
+
+    def looked_at(self) -> None: ...
 
 
 class RngRecorder:
@@ -188,6 +194,9 @@ class RandomReplay:
     def __init__(self, tape: TapeReader) -> None:
         self._tape = tape
         self.region = 0
+
+    def looked_at(self) -> None:
+        """What the script looks at is as it was: the tape has it."""
 
     def passed(self) -> None:
         """Called behind each forward and each backward: takes the states noted there.

@@ -14,10 +14,10 @@ from supervisor.events.state_events import Resumed, StateFound, WarningEvent
 from supervisor.storage.journal.journal import Journal
 from supervisor.storage.steps.flight_recorder import LOSS_SEEN, FlightReader, FlightRecorder
 from supervisor.storage.steps.step_rows import UPDATE_SKIPPED
-from supervisor.worker.ground.boundary_listener import ALWAYS, BoundaryListener
+from supervisor.worker.core.part import ALWAYS, Arrived, Part, SavePoint
 
 
-class RecordedSteps(BoundaryListener):
+class RecordedSteps(Part):
     """Compares the loss of each step that is trained again with the recorded one.
 
     The killed attempt usually came past its newest checkpoint: its next steps then saw the same
@@ -29,11 +29,20 @@ class RecordedSteps(BoundaryListener):
         journal: gets what came of it.
         recorder: of this rank.
         controls: of the updates.
+        is_retry: the attempt is an exact retry, which compares its steps itself.
     """
 
     name = "recorded steps"
 
-    def __init__(self, journal: Journal, recorder: FlightRecorder, controls: Controls) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        recorder: FlightRecorder,
+        controls: Controls,
+        *,
+        is_retry: bool = False,
+    ) -> None:
+        self._is_retry = is_retry
         self._journal = journal
         self._recorder = recorder
         self._controls = controls
@@ -42,20 +51,21 @@ class RecordedSteps(BoundaryListener):
         self._recorded_row = self._own_row = self._end = 0
         self._is_first = True
 
-    def expect(self, said: Resumed, recorded_row: int, *, left_out: int) -> None:
-        """Called by a resume that must lead to the same losses.
+    def save(self, point: SavePoint) -> None:
+        point.note({"steps_recorded": self._recorder.rows})
 
-        Args:
-            said: what the journal says of it.
-            recorded_row: where the recorder stood when the checkpoint was made.
-            left_out: steps that are not compared: the first may be trained in part only.
-        """
+    def goes_live(self, arrived: Arrived) -> None:
+        """An exact resume must lead to the same losses."""
+        if not arrived.is_exact or self._is_retry:
+            return
+        left_out = 0 if arrived.is_whole else 1  # the first may be trained in part only
         self._end = self._recorder.rows
-        self._recorded_row, self._own_row = recorded_row + left_out, self._end + left_out
-        self._said, self._reader = said, FlightReader(self._recorder.path)
+        self._recorded_row = arrived.steps_recorded + left_out
+        self._own_row = self._end + left_out
+        self._said, self._reader = arrived.said, FlightReader(self._recorder.path)
 
-    def next_look(self, step: int) -> tuple[float, float]:
-        return ALWAYS if self._reader is not None else super().next_look(step)
+    def next_boundary(self, step: int) -> tuple[float, float]:
+        return ALWAYS if self._reader is not None else super().next_boundary(step)
 
     def at_boundary(self, step: int) -> None:
         """Compares the steps since the last boundary. The journal gets `state_found` if the first

@@ -30,10 +30,15 @@ class ReplayComparison:
         disproof: the first difference; None while there is none.
     """
 
-    def __init__(self, target: int, told: Callable[[str], object] = lambda why: None) -> None:
+    def __init__(
+        self,
+        target: int,
+        told: Callable[[str], object] = lambda why: None,
+        disproof: str | None = None,
+    ) -> None:
         self.target = target
         self.steps_done = 0
-        self.disproof: str | None = None
+        self.disproof = disproof
         self._told = told
 
     def __enter__(self) -> None:

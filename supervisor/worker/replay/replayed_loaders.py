@@ -28,6 +28,7 @@ class ReplayedLoaders(LoadingHooks):
         allowed: numbers of the data sets whose batches may be others, see `LoaderSkipping`.
         hand_out: told of each such batch.
         data: what the checkpoint holds of the script's data.
+        saw_batch: told of each batch that the script gets.
     """
 
     def __init__(
@@ -39,7 +40,9 @@ class ReplayedLoaders(LoadingHooks):
         allowed: Collection[int],
         hand_out: Callable[[Any], None],
         data: RecordedData,
+        saw_batch: Callable[[Any], None],
     ) -> None:
+        self._saw_batch = saw_batch
         self._interception = interception
         self._comparison = comparison
         shapes = KnownShapes(hand_out)
@@ -93,6 +96,10 @@ class ReplayedLoaders(LoadingHooks):
         if self._comparison.holds:
             with self._comparison:
                 self._of_workers.ended(iteration)
+
+    def batch(self, batch: Any) -> Any:
+        self._saw_batch(batch)
+        return batch
 
     def load_all(self) -> None:
         """No batch is left out: data sets may have other numbers than in the recorded run."""

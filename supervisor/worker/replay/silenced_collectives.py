@@ -63,12 +63,15 @@ class SilencedCollectives(TorchDispatchMode):
     """
 
     def __init__(
-        self, barrier: MeetingPlace | None = None, exchanges: Exchanges | None = None
+        self,
+        barrier: MeetingPlace | None = None,
+        exchanges: Exchanges | None = None,
+        beginning: CommonBeginning | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._barrier = barrier
         self._exchanges = exchanges
-        self.beginning: CommonBeginning | None = None
+        self.beginning = beginning
         self.silent_early: Callable[[], None] = lambda: None
         self.silenced = 0
         self._is_silent = False

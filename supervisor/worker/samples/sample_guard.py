@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 from supervisor.storage.files.line_file import LineFile, read_lines, to_line
 from supervisor.storage.run.exit_signs import outside_cause
+from supervisor.worker.core.part import Ended, Part
 from supervisor.worker.ground.interception_state import InterceptionState
 from supervisor.worker.ground.progress import Progress
 from supervisor.worker.samples.poisoned_samples import PoisonedSamples
@@ -23,7 +24,7 @@ not the samples."""
 _POISON = "NaN or infinity"
 
 
-class SampleGuard:
+class SampleGuard(Part):
     """Finds the sample on which a batch of a map-style data set fails, and leaves it out in time.
 
     The first failure ends the attempt, as it would without us; a sample that fails again in the
@@ -39,6 +40,8 @@ class SampleGuard:
     Attributes:
         poisoned: the samples that hold NaN or infinity.
     """
+
+    name = "samples"
 
     def __init__(
         self,
@@ -116,8 +119,8 @@ class SampleGuard:
         self._proved.add(data)
         return load(fetcher, rest)
 
-    def tell(self) -> None:
-        """Tells the journal which samples this attempt left out. In the training's process."""
+    def ends(self, how: Ended) -> None:
+        """Tells the journal which samples this attempt left out."""
         left_out = [line for line in self._of_this_attempt() if line["left_out"]]
         for line in left_out[self._told :]:
             self._warn(f"left out: {_sentence(line)}")

@@ -11,7 +11,6 @@ import torch
 from supervisor.codes import Found
 from supervisor.events.state_events import StateFound
 from supervisor.ranks import LEAD_RANK, RankPlace
-from supervisor.storage.journal.journal import Journal
 from supervisor.worker.ground.error_barrier import ErrorBarrier
 from supervisor.worker.ground.progress import Progress
 from supervisor.worker.ground.run_warnings import RunWarnings
@@ -40,7 +39,6 @@ class SeveralRanks:
         judge_waiting: Callable[[], object],
         only_watching: OnlyWatching,
         progress: Progress,
-        journal: Journal,
         barrier: ErrorBarrier,
         warn: RunWarnings,
     ) -> None:
@@ -51,7 +49,6 @@ class SeveralRanks:
         self._judge_waiting = judge_waiting
         self._only_watching = only_watching
         self._progress = progress
-        self._journal = journal
         self._barrier = barrier
         self._warn = warn
 
@@ -71,7 +68,7 @@ class SeveralRanks:
             self._judge_waiting()
             step = self._progress.steps_done
             found = StateFound(step=step, found=Found.SEVERAL_RANKS, world_size=world_size)
-            self._journal.write(found)
+            self._warn.write(found)
             self._only_watching.begin(
                 f"{world_size} ranks that the supervisor did not start: this one is only watched: "
                 "nothing is treated or saved, and after a failure all ranks have to be started "

@@ -6,9 +6,6 @@ from typing import Any
 
 from torch.nn import Module
 
-from supervisor.actions.controls import Controls
-from supervisor.pipeline import Pipeline
-from supervisor.storage.checkpoints.section_files import PIPELINE, read_section
 from supervisor.training_state.comparison import first_difference
 from supervisor.training_state.gradients import put_in_places
 from supervisor.training_state.owners import put_in_order
@@ -22,18 +19,9 @@ from supervisor.training_state.sharding.repartition import (
 from supervisor.training_state.state import ALL_PARTS, TrainingState
 from supervisor.worker.capture.script_census import Compared, ScriptCensus
 from supervisor.worker.capture.user_tensors import UserTensors
-from supervisor.worker.ground.autocast_context import OLDER_CASTS
-from supervisor.worker.ground.error_barrier import ErrorBarrier
-from supervisor.worker.ground.graphs_across import KEPT_GRAPHS
 from supervisor.worker.ground.user_frames import modules_in, user_frames
 from supervisor.worker.session.starting_point import ResumePoint
 from supervisor.worker.treatment.ordered_treatments import OrderedTreatments
-
-HAS_GRAPH = (
-    "keeps its graph across updates, which no checkpoint holds: detach it if no backward follows"
-)
-STEP_IS_BEGUN = "a part of the step was computed before the forward of its checkpoint"
-RESULT_LOST = "what the optimizer's step had returned at its checkpoint cannot be saved"
 
 
 class StateRestorer:
@@ -53,20 +41,14 @@ class StateRestorer:
         held: UserTensors,
         census: ScriptCensus,
         registry: Registry,
-        controls: Controls,
         ordered: OrderedTreatments,
-        pipeline: Pipeline,
-        barrier: ErrorBarrier,
         fp32: bool,
     ) -> None:
         self._state = state
         self._held = held
         self._census = census
         self._registry = registry
-        self._controls = controls
         self._ordered = ordered
-        self._pipeline = pipeline
-        self._barrier = barrier
         self._fp32 = fp32
         self.compared = Compared()
 
@@ -134,30 +116,6 @@ class StateRestorer:
         name = None if self._fp32 else first_difference(wanted, restricted(live, wanted))
         problems = [] if name is None else [f"{name} is not as it was saved"]
         return problems + put_back_held(gathered, frames)
-
-    def remember(self, start: ResumePoint) -> list[str]:
-        """Restores what we knew ourselves; returns what was not in the checkpoint."""
-        step, meta = start.checkpoint.step, start.checkpoint.meta
-        self._controls.load_state_dict(meta["controls"])
-        self._ordered.activation_checkpointing(step, was_on=self._controls.checkpoint_activations)
-        with self._barrier("memory of the pipeline"):  # without it the windows begin anew
-            remembered = read_section(start.checkpoint.path, PIPELINE)
-            if remembered is not None:
-                self._pipeline.load_state_dict(remembered)
-                self._pipeline.resumed(step, start.checkpoint.path.name)
-        problems = [STEP_IS_BEGUN] if meta.get("step_is_begun") else []
-        problems += [RESULT_LOST] if meta.get("update_result_lost") else []
-        problems += [OLDER_CASTS] if meta.get("older_casts") else []
-        problems += [f"{path} {HAS_GRAPH}" for path in meta.get(KEPT_GRAPHS, [])]
-        return [*problems, *meta.get("held_left_out", []), *start.state.get("left_out", [])]
-
-    def begin_variables(self, saved: dict[str, Any]) -> None:
-        """Has the look at the user's variables begin here.
-
-        Args:
-            saved: state of the checkpoint.
-        """
-        self._held.begin(user_frames(), but=set(saved.get("held", {})))
 
     def _differences(self, saved: dict[str, Any]) -> list[str]:
         """Captures what was just restored and compares it with what was saved."""

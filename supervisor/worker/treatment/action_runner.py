@@ -6,74 +6,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from supervisor.actions.base import Action, ActionContext, carry_out
-from supervisor.actions.controls import Controls
 from supervisor.codes import ActionOutcome
 from supervisor.events.step_events import ActionEvent, ActionUndone, RollbackEvent
 from supervisor.pipeline import Pipeline
 from supervisor.records import ActionResult, Decision, plain
-from supervisor.settings import PolicySettings
 from supervisor.storage.journal.journal import Journal
-from supervisor.training_state.registry import Registry
-from supervisor.training_state.snapshot import SnapshotRing
-from supervisor.training_state.state import TrainingState
-from supervisor.worker.capture.pre_treatment_checkpoint import PreTreatmentCheckpoint
 from supervisor.worker.ground.boundary_schedule import BoundarySchedule
-from supervisor.worker.ground.run_health import RunHealth
 from supervisor.worker.ground.run_warnings import RunWarnings
-from supervisor.worker.ground.script_use import ScriptUse
 from supervisor.worker.group.agreement import Agreement
-from supervisor.worker.treatment.healing import Healing
-from supervisor.worker.treatment.trial_step import OlderWeights
 
 QUIET_STEPS = 20
 """What an observing policy would have done is told at most once in so many steps."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ActionTools:
-    """What actions work with; see `ActionContext`. `state_changed` is called behind each one that
-    is done at a boundary."""
-
-    tell_ranks: Callable[[int], list[int]]
-    policy: PolicySettings
-    controls: Controls
-    registry: Registry
-    state: TrainingState
-    snapshots: SnapshotRing
-    health: RunHealth
-    use: ScriptUse
-    schedule: BoundarySchedule
-    pre_treatment: PreTreatmentCheckpoint
-    healing: Healing
-    trial: OlderWeights
-    state_changed: Callable[[], None]
-
-    def context(self, decision: Decision) -> ActionContext:
-        """Returns what is lent to one action for one call."""
-        use, schedule = self.use, self.schedule
-        return ActionContext(
-            step=decision.step,
-            policy=self.policy,
-            decision=decision,
-            controls=self.controls,
-            registry=self.registry,
-            state=self.state,
-            snapshots=self.snapshots,
-            recent_grad_norms=self.health.recent_grad_norms,
-            keep_state=self.pre_treatment.keep,
-            thrown_away=self.pre_treatment.thrown_away,
-            put_back_held=self.healing.put_back_held,
-            save_checkpoint=schedule.ask_for_checkpoint,
-            request_restart=schedule.ask_for_restart,
-            request_stop=schedule.ask_for_stop,
-            pipeline_restore=self.healing.after_rollback,
-            begin_trial=self.trial.begin,
-            tell_ranks=self.tell_ranks,
-            skip_batches=use.leave_out_batches if use.batches else None,
-            script_clips=use.max_norm is not None,
-            uses_batch_size=use.batch_size,
-            uses_autocast=use.autocast,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +31,10 @@ class Pending:
 class ActionRunner:
     """From a decision to actions; owned by the worker, called in the training's own thread.
 
+    Args:
+        lent: gives what is lent to one action for one call.
+        state_changed: called behind each action that is done at a boundary.
+
     Attributes:
         pending: actions that wait for the next boundary.
         changed_at: the last boundary at which the state itself was changed; -1 for none.
@@ -96,8 +43,10 @@ class ActionRunner:
     def __init__(
         self,
         actions: Mapping[str, Action],
-        tools: ActionTools,
+        lent: Callable[[Decision], ActionContext],
         *,
+        state_changed: Callable[[], None],
+        schedule: BoundarySchedule,
         agreement: Agreement,
         pipeline: Pipeline,
         journal: Journal,
@@ -106,8 +55,10 @@ class ActionRunner:
         self.pending: list[Pending] = []
         self.changed_at = -1
         self._actions = actions
-        self._tools = tools
-        self._agreement = agreement
+        self._lent = lent
+        self._state_changed = state_changed
+        self._schedule = schedule
+        self.agreement = agreement
         self._pipeline = pipeline
         self._journal = journal
         self._warn = warn
@@ -137,8 +88,8 @@ class ActionRunner:
 
     def run_untold(self, name: str, decision: Decision) -> None:
         """The same for what is part of the state that a resume puts back: no receipt."""
-        carry_out(self._actions[name], self._tools.context(decision))
-        self._tools.state_changed()
+        carry_out(self._actions[name], self._lent(decision))
+        self._state_changed()
 
     def run_pending(self, step: int) -> None:
         """Applies what waited for a whole state. Called at the boundary after `step` steps."""
@@ -186,16 +137,16 @@ class ActionRunner:
             return False
         if action.moment == "boundary":
             self.pending.append(Pending(action, decision, undo))
-            self._tools.schedule.ask()
+            self._schedule.ask()
             return False
         return self._run(action, decision, undo=undo).skips_update
 
     def _run(self, action: Action, decision: Decision, *, undo: bool) -> ActionResult:
-        result = carry_out(action, self._tools.context(decision), undo=undo)
-        self._agreement.decided(action.name, undo, result.applied, result.to_step)
+        result = carry_out(action, self._lent(decision), undo=undo)
+        self.agreement.decided(action.name, undo, result.applied, result.to_step)
         if action.moment == "boundary" and action.changes_state:
             self.changed_at = self._boundary_step
-            self._tools.state_changed()
+            self._state_changed()
         if undo:
             self._journal.write(
                 ActionUndone(

@@ -20,6 +20,7 @@ class AlertTeller:
     """Called for each judged step that has alerts.
 
     Attributes:
+        journal: for what all ranks find alike.
         handlers: the user's alert handlers; one that raises is dropped.
     """
 
@@ -36,7 +37,7 @@ class AlertTeller:
         warn: RunWarnings,
     ) -> None:
         self.handlers = handlers
-        self._journal = journal
+        self.journal = journal
         self._log = log
         self._probes = probes
         self._scene = scene
@@ -57,13 +58,13 @@ class AlertTeller:
                         raise
                     self.handlers.remove(handler)
                     self._warn(f"alert handler {handler!r} raised {error!r}: switched off")
-            if not self._journal.write(_event(alert, record.step, self._probes.places_of(alert))):
+            if not self.journal.write(_event(alert, record.step, self._probes.places_of(alert))):
                 continue
             self._log.write(alert)
             anomalous = anomalous or alert.category in ("loss", "gradient")
         if anomalous and self._scene_part.is_on:
             with self._scene_part:
-                self._scene.save(record, alerts, self._progress.last_batch, self._journal)
+                self._scene.save(record, alerts, self._progress.last_batch, self.journal)
 
 
 def _event(alert: Alert, step: int, places: Sequence[Mapping[str, Any]]) -> AlertEvent:

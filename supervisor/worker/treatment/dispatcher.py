@@ -11,13 +11,13 @@ from supervisor.events.step_events import ActionEvent, RiskEvent
 from supervisor.ladder.trial_steps import TrialAnswer
 from supervisor.pipeline import Judgement, Pipeline
 from supervisor.records import StepRecord
-from supervisor.storage.journal.journal import Journal
+from supervisor.storage.checkpoints.section_files import PIPELINE, read_section
 from supervisor.storage.steps.flight_recorder import FlightRecorder
-from supervisor.worker.ground.boundary_listener import ALWAYS, BoundaryListener
+from supervisor.worker.core.part import ALWAYS, Arrived, Ended, Part, SavePoint
 from supervisor.worker.ground.deferral import MAX_WAITING, Deferral
+from supervisor.worker.ground.error_barrier import ErrorBarrier
 from supervisor.worker.ground.run_health import RunHealth
 from supervisor.worker.ground.run_warnings import RunWarnings
-from supervisor.worker.group.agreement import Agreement
 from supervisor.worker.treatment.action_runner import ActionRunner
 from supervisor.worker.treatment.alert_teller import AlertTeller
 from supervisor.worker.treatment.exact_retry import ExactRetry
@@ -25,7 +25,7 @@ from supervisor.worker.treatment.exact_retry import ExactRetry
 GOING_BACK = frozenset({"rollback", "back_to_start", "restart"})
 
 
-class Dispatcher(BoundaryListener):
+class Dispatcher(Part):
     """Takes a `StepRecord` from its judgement to its treatment.
 
     The pipeline (detectors, predictor, ladder) decides, the `ActionRunner` does it: at once what
@@ -47,27 +47,27 @@ class Dispatcher(BoundaryListener):
     def __init__(
         self,
         *,
-        agreement: Agreement,
         pipeline: Pipeline,
-        journal: Journal,
         alerts: AlertTeller,
         runner: ActionRunner,
         recorder: FlightRecorder,
         health: RunHealth,
         retry: ExactRetry,
         warn: RunWarnings,
+        barrier: ErrorBarrier,
     ) -> None:
         self.calm = Deferral()
         self.waiting: list[tuple[StepRecord, int]] = []
-        self._agreement = agreement
+        self._agreement = runner.agreement
         self._pipeline = pipeline
-        self._journal = journal
+        self._journal = alerts.journal
         self._alerts = alerts
         self._runner = runner
         self._recorder = recorder
         self._health = health
         self._retry = retry
         self._warn = warn
+        self._remembering = barrier("memory of the pipeline")
         self._was_warning = False
         self._was_alarm = False
 
@@ -126,8 +126,24 @@ class Dispatcher(BoundaryListener):
             self.judge_waiting()
             self._runner.run_pending(step)
 
-    def next_look(self, step: int) -> tuple[float, float]:
-        return ALWAYS if self._runner.pending else super().next_look(step)
+    def save(self, point: SavePoint) -> None:
+        point.note({"risk": self._health.risk})
+        point.sections[PIPELINE] = self._pipeline.state_dict()
+
+    def after_state(self, arrived: Arrived) -> list[str]:
+        """The pipeline remembers what it knew; without that its windows begin anew."""
+        with self._remembering:
+            remembered = read_section(arrived.path, PIPELINE)
+            if remembered is not None:
+                self._pipeline.load_state_dict(remembered)
+                self._pipeline.resumed(arrived.step, arrived.path.name)
+        return []
+
+    def ends(self, how: Ended) -> None:
+        self.judge_waiting()
+
+    def next_boundary(self, step: int) -> tuple[float, float]:
+        return ALWAYS if self._runner.pending else super().next_boundary(step)
 
     def _act_on(self, judgement: Judgement, *, is_now: bool) -> bool:
         """Reports a judgement and starts its decision; returns whether the update is left out."""

@@ -19,11 +19,9 @@ from supervisor.events.state_events import StateFound
 from supervisor.records import Decision, WorkerOrder
 from supervisor.settings import PolicySettings
 from supervisor.storage.checkpoints.checkpoints import Checkpoint, CheckpointRing
-from supervisor.storage.journal.journal import Journal
 from supervisor.storage.steps.flight_recorder import FlightReader, FlightRecorder
+from supervisor.worker.core.part import Arrived, Part
 from supervisor.worker.corruption.look_requests import LookRequests
-from supervisor.worker.ground.boundary_listener import BoundaryListener
-from supervisor.worker.ground.boundary_schedule import BoundarySchedule
 from supervisor.worker.ground.deferral import MAX_WAITING
 from supervisor.worker.ground.run_warnings import RunWarnings
 from supervisor.worker.treatment.action_runner import ActionRunner
@@ -38,7 +36,7 @@ repeat itself at all differs from the first one on."""
 _COMPARED = ("loss", "grad_norm", "batch_signature")
 
 
-class ExactRetry(BoundaryListener):
+class ExactRetry(Part):
     """Asks for a retry instead of a costly treatment, and tells in the next attempt what came of
     it.
 
@@ -57,10 +55,8 @@ class ExactRetry(BoundaryListener):
         is_possible: bool,
         ring: CheckpointRing,
         recorder: FlightRecorder,
-        schedule: BoundarySchedule,
         looks: LookRequests,
         runner: ActionRunner,
-        journal: Journal,
         warn: RunWarnings,
     ) -> None:
         self._policy = policy
@@ -68,24 +64,17 @@ class ExactRetry(BoundaryListener):
         self._is_possible = is_possible and policy.exact_retry
         self._ring = ring
         self._recorder = recorder
-        self._schedule = schedule
         self._looks = looks
         self._runner = runner
-        self._journal = journal
         self._warn = warn
         self._until = order.retry_until
         self._is_exact = False
         self._first_row = self._own_row = 0
 
-    def resumed(self, recorded_row: int, *, is_exact: bool) -> None:
-        """The checkpoint's state was put back.
-
-        Args:
-            recorded_row: where the recorder stood when the checkpoint was made.
-        """
-        self._first_row, self._own_row = recorded_row, self._recorder.rows
-        self._is_exact = is_exact
-        if self._until is not None and not is_exact:
+    def goes_live(self, arrived: Arrived) -> None:
+        self._first_row, self._own_row = arrived.steps_recorded, self._recorder.rows
+        self._is_exact = arrived.is_exact
+        if self._until is not None and not arrived.is_exact:
             self._tell(self._until, "the resume was not exact, so nothing can be said")
 
     def instead(self, decision: Decision) -> Decision:
@@ -99,7 +88,7 @@ class ExactRetry(BoundaryListener):
         start = self._start(decision)
         if start is None:
             return decision
-        self._journal.write(
+        self._warn.write(
             StateFound(
                 step=decision.step,
                 found=Found.RETRY_ASKED,
@@ -107,7 +96,7 @@ class ExactRetry(BoundaryListener):
                 detail=f"{', '.join(decision.actions)} because of {decision.reason}",
             )
         )
-        self._schedule.ask_to_leave(
+        self._looks.schedule.ask_to_leave(
             "retry",
             f"step {start.step} to {decision.step} once more before {decision.actions[0]} "
             f"({decision.reason})",
@@ -115,10 +104,10 @@ class ExactRetry(BoundaryListener):
         self._looks.ask()  # what is proved to be corrupted is named all the same
         return replace(decision, actions=(), undo=())
 
-    def next_look(self, step: int) -> tuple[float, float]:
+    def next_boundary(self, step: int) -> tuple[float, float]:
         if self._until is None:
-            return super().next_look(step)
-        return self._until + MAX_WAITING + 1, super().next_look(step)[1]
+            return super().next_boundary(step)
+        return self._until + MAX_WAITING + 1, super().next_boundary(step)[1]
 
     def at_boundary(self, step: int) -> None:
         """By now the steps of the retry are judged, those that waited included."""
@@ -133,7 +122,7 @@ class ExactRetry(BoundaryListener):
         is_plain = order.lr_factor == order.batch_factor == 1.0 and not order.fp32
         if not self._is_possible or order.retries >= MOST or not is_plain:
             return None
-        if self._schedule.is_leaving:
+        if self._looks.schedule.is_leaving:
             return None
         last = decision.onset_step - self._policy.rollback_margin_steps
         fitting = [
@@ -208,7 +197,7 @@ class ExactRetry(BoundaryListener):
 
     def _tell(self, step: int, what: str, found: Found = Found.RETRY_UNDECIDED) -> None:
         message = f"exact retry of step {step}: {what}: the ladder goes on"
-        self._journal.write(StateFound(step=step, found=found, message=message, aloud=True))
+        self._warn.write(StateFound(step=step, found=found, message=message, aloud=True))
 
 
 def _leads_back_exactly(meta: Mapping[str, Any]) -> bool:

@@ -8,14 +8,17 @@ from supervisor.codes import DecisionSource
 from supervisor.pipeline import Pipeline
 from supervisor.records import Cause, Decision, WorkerOrder
 from supervisor.training_state.registry import Registry
+from supervisor.worker.core.part import Arrived, Part, SavePoint
 from supervisor.worker.ground.error_barrier import ErrorBarrier
 from supervisor.worker.treatment.action_runner import ActionRunner
 
 OUT_OF_MEMORY = "ordered after memory ran out"
 
 
-class OrderedTreatments:
+class OrderedTreatments(Part):
     """Carries them out where the attempt begins, and writes the same receipts as the ladder's."""
+
+    name = "ordered treatments"
 
     def __init__(
         self,
@@ -59,12 +62,24 @@ class OrderedTreatments:
         controls.fp32 = controls.fp32 or order.fp32
         controls.batch_factor = min(controls.batch_factor, order.batch_factor)
 
+    def save(self, point: SavePoint) -> None:
+        point.note({"controls": self._controls.state_dict()})
+
+    def after_state(self, arrived: Arrived) -> list[str]:
+        self._controls.load_state_dict(arrived.meta["controls"])
+        was_on = self._controls.checkpoint_activations
+        self._activation_checkpointing(arrived.step, was_on=was_on)
+        return []
+
+    def goes_live(self, arrived: Arrived) -> None:
+        self.be_careful()
+
     def fp32(self, step: int) -> None:
         """Switches the FP32 fallback on, at a boundary."""
         decision = Decision(step=step, actions=("fp32_fallback",))
         self._runner.run_untold("fp32_fallback", decision)
 
-    def activation_checkpointing(self, step: int, *, was_on: bool) -> None:
+    def _activation_checkpointing(self, step: int, *, was_on: bool) -> None:
         """Switches it on at a resume's boundary, behind the state that was put back.
 
         Args:

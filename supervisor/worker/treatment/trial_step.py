@@ -20,9 +20,9 @@ from supervisor.pipeline import Pipeline
 from supervisor.records import StepRecord
 from supervisor.storage.steps.flight_recorder import FlightReader, FlightRecorder
 from supervisor.training_state.model_state import model_tensors
-from supervisor.training_state.registry import Registry
 from supervisor.training_state.snapshot import Snapshot, state_bytes
 from supervisor.training_state.state import TrainingState
+from supervisor.worker.core.part import Arrived, Part
 from supervisor.worker.ground.compiled_code import has_compiled
 from supervisor.worker.ground.error_barrier import ErrorBarrier
 from supervisor.worker.ground.interception_state import is_capturing
@@ -36,37 +36,35 @@ _ORDINARY = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 Models = dict[str, dict[str, torch.Tensor]]
 
 
-class OlderWeights:
+class OlderWeights(Part):
     """Called at the boundary before it (`begin`), around its forwards, before its backwards, and
     before its update.
 
-    Args:
-        is_possible: one process trains, and this is a run.
+    Its breaker is off where several ranks train, and in a replay.
 
     Attributes:
         is_on: the step under way is a trial, or will be.
     """
 
+    name = "trial step"
+
     def __init__(
         self,
         *,
-        registry: Registry,
         state: TrainingState,
         memory: HeldMemory,
         progress: Progress,
         pipeline: Pipeline,
         recorder: FlightRecorder,
         barrier: ErrorBarrier,
-        is_possible: bool,
     ) -> None:
         self.is_on = False
-        self._registry = registry
+        self._registry = state.registry
         self._state = state
         self._memory = memory
         self._progress = progress
         self._pipeline = pipeline
         self._recorder = recorder
-        self._is_possible = is_possible
         self._part = barrier("trial step")
         self._recorded: dict[int, StepRecord] = {}
         self._values: OlderValues | None = None
@@ -82,17 +80,13 @@ class OlderWeights:
         self._values = None
         self._memory.holds(TRIAL, 0, 0)
 
-    def resumed(self, recorded_row: int, *, is_exact: bool) -> None:
+    def goes_live(self, arrived: Arrived) -> None:
         """After an exact resume, trials that the killed attempt has made since the checkpoint are
-        not made again but taken from its record, because the snapshots of then are gone.
-
-        Args:
-            recorded_row: where the recorder stood when the checkpoint was made.
-        """
-        if is_exact:
+        not made again but taken from its record, because the snapshots of then are gone."""
+        if arrived.is_exact:
             try:
                 with FlightReader(self._recorder.path) as reader:
-                    records = reader.records(recorded_row)
+                    records = reader.records(arrived.steps_recorded)
             except (OSError, RunDirectoryError):
                 records = []
             self._recorded = {r.step: r for r in records if is_trial(r)}
@@ -142,7 +136,7 @@ class OlderWeights:
         self.is_on, self._step = True, self._progress.steps_done
 
     def _refusal(self) -> str:
-        if not (self._is_possible and self._part.is_on):
+        if not self._part.is_on:
             return "several ranks train, it is a replay, or it has failed too often"
         if has_compiled():
             return "compiled code cannot be computed operator by operator"

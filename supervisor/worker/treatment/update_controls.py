@@ -38,6 +38,7 @@ class UpdateControls:
         on_rate: called with the factor of the lead's learning rate for this update, unless it is 1.
 
     Attributes:
+        controls, use: as given.
         is_open: something was changed that `end` must take back.
     """
 
@@ -54,7 +55,7 @@ class UpdateControls:
         self._leaves_out_follower = leaves_out_follower
         self._on_rate = on_rate
         self._skip_steps = frozenset(skip_steps)
-        self._use = use
+        self.use = use
         self._on_skip = on_skip
         # Number of groups, and parameters.
         self._parameters: ByIdentity[Optimizer, tuple[int, list[torch.Tensor]]] = ByIdentity()
@@ -76,7 +77,7 @@ class UpdateControls:
 
     def clip_norm_for_script(self, max_norm: float) -> float:
         """The bound that the script's own `clip_grad_norm_` is to use."""
-        self._use.max_norm = max_norm
+        self.use.max_norm = max_norm
         controls = self.controls
         if controls.clip_factor == 1.0 and controls.clip_norm is None is controls.adaptive:
             return max_norm
@@ -103,7 +104,7 @@ class UpdateControls:
         lead = self._lead() or optimizer
         return UpdatePlan(
             lr_factor=controls.rate_factor(float(lead.param_groups[0]["lr"])),
-            max_norm=None if self._use.max_norm is not None else controls.max_norm(None),
+            max_norm=None if self.use.max_norm is not None else controls.max_norm(None),
         )
 
     def plan_follower(

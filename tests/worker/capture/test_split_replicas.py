@@ -33,7 +33,8 @@ NAME = "models.model_0.module.weight"
 class Ranks:
     """Three ranks that save together, each in a thread of its own."""
 
-    def __init__(self, folder: Path, *, may_go_back: bool = True) -> None:
+    def __init__(self, folder: Path) -> None:
+        self.may_go_back = True
         self.folder = folder
         self.ring = self._ring()
         self.schedule = BoundarySchedule()
@@ -43,7 +44,7 @@ class Ranks:
             schedule=self.schedule,
             journal=journal,
             warn=RunWarnings(journal, Progress(StepProbe())),
-            may_go_back=may_go_back,
+            may_go_back=lambda: self.may_go_back,
         )
         places = [RankPlace(rank=rank, world_size=WORLD) for rank in range(WORLD)]
         given: dict[str, Any] = {"attempt": 1, "timeout_s": 20.0}
@@ -110,9 +111,10 @@ def test_the_first_rank_can_be_the_odd_one(tmp_path: Path) -> None:
 
 
 def test_who_must_not_treat_is_told_once_and_saves(tmp_path: Path) -> None:
-    ranks = Ranks(tmp_path, may_go_back=False)
+    ranks = Ranks(tmp_path)
 
     ranks.save(8)
+    ranks.may_go_back = False  # from here on this rank is only watched
     ranks.save(16, odd=1)
     ranks.save(24, odd=1)
 

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from supervisor.storage.run.rundir import RunDirectory
+from supervisor.worker.core.part import Ended
 from supervisor.worker.evidence import model_scene
 from supervisor.worker.evidence.model_scene import ModelScene
 
@@ -58,14 +59,14 @@ def test_a_second_look_waits_unless_it_is_worse_and_the_end_waits_too(tmp_path: 
     for step, worse in ((60, False), (70, False), (75, True)):
         scene.at_anomaly(step, worse=worse, folder=None)
         steps.append(written(tmp_path / "report")["step"])
-    scene.at_end(90)
+    scene.ends(Ended(steps=91, completed=True, parts=False))
 
     assert steps == [60, 60, 75]
     assert written(tmp_path / "report")["moment"] == "anomaly"
 
 
 def test_a_process_that_ends_by_itself_leaves_its_last_gradients(tmp_path: Path) -> None:
-    scene_of(tmp_path, []).at_end(41)
+    scene_of(tmp_path, []).ends(Ended(steps=42, completed=True, parts=False))
 
     seen = written(tmp_path / "report")
     assert (seen["step"], seen["moment"]) == (41, "end")
@@ -75,7 +76,8 @@ def test_gradients_that_were_zeroed_are_none(tmp_path: Path) -> None:
     model = sick_model()
     model.zero_grad(set_to_none=False)
 
-    ModelScene(RunDirectory(tmp_path), 0, lambda: {"model_0": model}, print).at_end(41)
+    scene = ModelScene(RunDirectory(tmp_path), 0, lambda: {"model_0": model}, print)
+    scene.ends(Ended(steps=42, completed=True, parts=False))
 
     assert not (tmp_path / "report").exists()
 

@@ -13,9 +13,10 @@ from supervisor.records import StepRecord
 from supervisor.settings import SnapshotSettings
 from supervisor.storage.run.rank_board import RankBoard
 from supervisor.storage.run.rank_notes import RankNotes
+from supervisor.worker.core.turns import GroupTurns, TimedPart
+from supervisor.worker.ground.boundary_schedule import BoundarySchedule
 from supervisor.worker.ground.progress import Progress
 from supervisor.worker.ground.step_probe import StepProbe
-from supervisor.worker.ground.turns import GroupTurns, TimedListener
 from supervisor.worker.group.agreement import GroupAgreement
 from supervisor.worker.group.exchanges import Exchanges
 from supervisor.worker.group.group_schedule import GroupSchedule
@@ -23,7 +24,7 @@ from supervisor.worker.group.step_message import StepMessage
 from supervisor.worker.group.waiting_ranks import WaitingRanks
 
 
-class Saver(TimedListener):
+class Saver(TimedPart):
     name = "saver"
     due = False
 
@@ -38,7 +39,7 @@ class Rank:
     """One rank's part; `lost` and `split` tell what it was told."""
 
     def __init__(self, folder: Path, rank: int, ranks: int = 2) -> None:
-        self.schedule, self.turns = GroupSchedule(), GroupTurns()
+        self.schedule, self.turns = GroupSchedule(), GroupTurns(BoundarySchedule())
         self.progress = Progress(probe=StepProbe())
         self.exchanges = Exchanges()
         self.saver, self.other = Saver(self.turns), Saver(self.turns)
@@ -50,10 +51,8 @@ class Rank:
             self.schedule,
             self.turns,
             self.progress,
-            self.exchanges,
             WaitingRanks(RankNotes(folder / "notes", rank, ranks), self.exchanges),
             self.memory,
-            rank=rank,
             on_lost=lambda: self.lost.append(True),
             on_split=self.split.append,
         )
@@ -235,11 +234,11 @@ def test_a_graph_begun_on_one_rank_moves_the_boundaries_of_all(ranks: list[Rank]
 def test_where_ranks_stand_at_other_places_their_boundaries_are_at_updates(
     ranks: list[Rank],
 ) -> None:
-    ranks[0].exchanges.at_boundary, ranks[1].exchanges.at_boundary = 5, 2**53 - 5
+    ranks[0].exchanges.at_forward, ranks[1].exchanges.at_forward = 5, 2**53 - 5
     agreed(ranks, step(0, 1.0, 1.0))
 
     assert not any(rank.progress.at_update for rank in ranks)
-    ranks[1].exchanges.at_boundary = 7
+    ranks[1].exchanges.at_forward = 7
 
     agreed(ranks, step(1, 1.0, 1.0))
 

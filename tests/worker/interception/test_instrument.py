@@ -46,7 +46,8 @@ session = types.SimpleNamespace(
     enters_autocast=lambda: False,
     update_failed=lambda optimizer, depth: told.append("update_failed"),
 )
-instrument(session)
+loading = types.SimpleNamespace(batch=telling("batch").__get__(session))
+instrument(session, types.SimpleNamespace(now=loading))
 model = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 x = torch.ones(3, 2)

@@ -16,8 +16,7 @@ interception = InterceptionState()
 interception.active = True
 watch_gradient_hooks(types.SimpleNamespace(
     interception=interception, object_found=lambda kind, hook: found.append(hook),
-    hooks=types.SimpleNamespace(gradient_hook=lambda hook: hook.run()),
-))
+), types.SimpleNamespace(now=types.SimpleNamespace(called=lambda hook: hook.run())))
 class Subclass(torch.Tensor):
     pass
 for tensor in (torch.ones(2), torch.ones(2).as_subclass(Subclass)):
@@ -44,8 +43,7 @@ interception = InterceptionState()
 interception.active = True
 watch_gradient_hooks(types.SimpleNamespace(
     interception=interception, object_found=lambda kind, hook: None,
-    hooks=types.SimpleNamespace(gradient_hook=lambda hook: hook.run()),
-))
+), types.SimpleNamespace(now=types.SimpleNamespace(called=lambda hook: hook.run())))
 parameter = torch.nn.Parameter(torch.ones(2))
 parameter.register_post_accumulate_grad_hook(lambda p: p.grad.mul_(3.0))
 with compiled_autograd._enable(torch.compile(backend="eager", fullgraph=True)):

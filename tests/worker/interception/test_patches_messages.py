@@ -13,7 +13,8 @@ from torch.distributed import distributed_c10d
 from torch.testing._internal.distributed import fake_pg  # noqa: F401 (registers the backend)
 
 from supervisor.storage.journal.journal import SilentJournal
-from supervisor.worker.ground.error_barrier import LIMIT, ErrorBarrier, Part
+from supervisor.worker.core.sides import Sides
+from supervisor.worker.ground.error_barrier import LIMIT, Breaker, ErrorBarrier
 from supervisor.worker.group.exchanges import Exchanges
 from supervisor.worker.interception.patches_collectives import watch_collectives
 from supervisor.worker.interception.patches_messages import watch_messages
@@ -78,31 +79,31 @@ class Hooks:
 
 
 class Session:
-    interception, hooks = Interception(), Hooks()
+    interception = Interception()
 
 
 @pytest.fixture
-def part() -> Part:
+def part() -> Breaker:
     barrier = ErrorBarrier(SilentJournal(), lambda: None, lambda: None)
     return barrier("exchanges")
 
 
 @pytest.fixture(params=[Broken, BrokenWithin])
-def patched(request: pytest.FixtureRequest, part: Part) -> Iterator[None]:
+def patched(request: pytest.FixtureRequest, part: Breaker) -> Iterator[None]:
     """This process is rank 0 of two, and our part of each exchange raises."""
     with pytest.MonkeyPatch.context() as kept:
         for name in PATCHED:
             for module in (dist, distributed_c10d):
                 kept.setattr(module, name, getattr(module, name))
         watch_messages(request.param(), part)
-        watch_collectives(Session(), None, request.param(), part)  # type: ignore[arg-type]
+        watch_collectives(Session(), Sides(Hooks()), None, request.param(), part)  # type: ignore[arg-type]
         dist.init_process_group("fake", store=dist.HashStore(), rank=0, world_size=2)
         yield
         dist.destroy_process_group()
 
 
 @pytest.mark.usefixtures("patched")
-def test_an_error_of_ours_at_a_message_or_an_object_is_not_the_scripts(part: Part) -> None:
+def test_an_error_of_ours_at_a_message_or_an_object_is_not_the_scripts(part: Breaker) -> None:
     x, told = torch.ones(2), [1, 2]
     both = [dist.P2POp(dist.isend, x, 1), dist.P2POp(dist.irecv, x, 1)]
     calls = [

@@ -16,7 +16,9 @@ from supervisor.events.step_events import CorruptionFound
 from supervisor.settings import ComputeCheckSettings
 from supervisor.training_state.registry import Registry
 from supervisor.worker.compute_check.compute_check import FORWARD, ComputeCheck
-from supervisor.worker.ground.turns import Turns
+from supervisor.worker.core.part import Ended
+from supervisor.worker.core.turns import Turns
+from supervisor.worker.ground.boundary_schedule import BoundarySchedule
 from supervisor.worker.live.compute_listener import ComputeListener
 from tests.worker.compute_check.sick_machine import SickMachine, flip
 
@@ -50,10 +52,9 @@ def listener(told: Told, **settings: Any) -> tuple[ComputeListener, ComputeCheck
     told_as: Any = told
     found = ComputeListener(
         ComputeCheckSettings(**settings),
-        turns=Turns(),
+        turns=Turns(BoundarySchedule()),
         check=check,
         alerts=told_as,
-        journal=told_as,
         warn=told_as,
     )
     return found, check
@@ -61,24 +62,24 @@ def listener(told: Told, **settings: Any) -> tuple[ComputeListener, ComputeCheck
 
 def test_it_is_off_by_default(told: Told) -> None:
     off, check = listener(told)
-    assert off.next_look(0) == (math.inf, math.inf)
+    assert off.next_boundary(0) == (math.inf, math.inf)
     off.at_boundary(500)
     assert check.step == -1
-    off.end()
+    off.ends(Ended(steps=9, completed=True, parts=False))
     assert told.events == []
 
 
 def test_every_so_many_steps_one_is_checked_and_what_it_cost_is_told(told: Told) -> None:
     on, check = listener(told, enabled=True, every_steps=10)
-    model, checked, due = nn.Linear(3, 2), [], on.next_look(0)[0]
+    model, checked, due = nn.Linear(3, 2), [], on.next_boundary(0)[0]
     for step in range(45):
         if step >= due:
             on.at_boundary(step)
-            due = on.next_look(step)[0]
+            due = on.next_boundary(step)[0]
         if check.step == step:
             check.run(FORWARD, model, torch.ones(1, 3))
             checked.append(step)
-    on.end()
+    on.ends(Ended(steps=9, completed=True, parts=False))
     assert checked == [20, 30, 40]
     (found,) = told.events
     assert isinstance(found, StateFound)
@@ -115,4 +116,4 @@ def test_where_nothing_can_be_checked_it_says_so_once(
     assert [message for message, _ in told.warnings] == [
         "nothing is calculated twice: compiled code cannot be calculated operator by operator"
     ]
-    assert on.next_look(400) == (math.inf, math.inf)
+    assert on.next_boundary(400) == (math.inf, math.inf)

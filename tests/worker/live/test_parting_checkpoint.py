@@ -98,10 +98,10 @@ def test_nothing_is_saved_as_healthy_after_trouble_or_a_loss_that_is_not_finite(
 ) -> None:
     sick = start(tmp_path / "sick", ALWAYS)
     sick.steps(8)
-    sick.session._ending.health.last_trouble_step = 7
+    sick.worker.health.last_trouble_step = 7
     nan = start(tmp_path / "nan", ALWAYS)
     nan.steps(8)
-    probe = nan.session._progress.probe
+    probe = nan.worker.progress.probe
     probe.loss, probe.loss_seen = float("nan"), True
 
     for live, why in ((sick, "the training was in trouble"), (nan, "the loss was not finite")):
@@ -117,7 +117,7 @@ def test_trouble_that_is_over_does_not_bring_back_a_state_from_before_it(
 ) -> None:
     live = start(tmp_path / "run", ["checkpoint.every_steps=1000", "parting.every_steps=10"])
     live.steps(15)
-    live.session._ending.health.last_trouble_step = 12
+    live.worker.health.last_trouble_step = 12
     live.steps(40)
     fails(live)
 
@@ -125,7 +125,7 @@ def test_trouble_that_is_over_does_not_bring_back_a_state_from_before_it(
 
     other = start(tmp_path / "other", ["checkpoint.every_steps=1000", "parting.every_steps=100"])
     other.steps(105)
-    other.session._ending.health.last_trouble_step = 102
+    other.worker.health.last_trouble_step = 102
     other.steps(60)
     fails(other)
 

@@ -13,6 +13,7 @@ from supervisor.records import Alert, Cause, Severity
 from supervisor.settings import ProbeSettings
 from supervisor.storage.journal.journal import Journal
 from supervisor.training_state.registry import Registry
+from supervisor.worker.core.part import Ended
 from supervisor.worker.ground.interception_state import InterceptionState
 from supervisor.worker.probes.probes import Probes
 from tests.scenarios.runs import differences, supervised, train_plainly
@@ -110,7 +111,7 @@ def test_an_alert_names_the_tensors_that_it_is_about(tmp_path: Path) -> None:
             metadata={"figure": "update_ratio"},
         )
     )
-    probes.end()
+    probes.ends(Ended(steps=9, completed=True, parts=False))
 
     lines = [json.loads(line) for line in (tmp_path / "rank_0.jsonl").read_text().splitlines()]
     assert {place["name"] for place in places} == {"0.weight", "1.weight"}

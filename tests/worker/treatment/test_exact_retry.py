@@ -17,6 +17,7 @@ from supervisor.settings import PolicySettings
 from supervisor.storage.checkpoints.checkpoints import Checkpoint
 from supervisor.storage.journal.journal import Journal
 from supervisor.storage.steps.flight_recorder import FlightRecorder
+from supervisor.worker.core.part import Arrived
 from supervisor.worker.corruption.look_requests import LookRequests
 from supervisor.worker.ground.boundary_schedule import BoundarySchedule
 from supervisor.worker.ground.deferral import MAX_WAITING
@@ -48,10 +49,8 @@ class Attempt:
             is_possible=given["is_possible"],
             ring=self.ring,
             recorder=self.recorder,
-            schedule=self.schedule,
             looks=LookRequests(self.schedule),
             runner=self.runner,
-            journal=self.journal,
             warn=RunWarnings(self.journal, Progress(StepProbe())),
         )
 
@@ -148,7 +147,8 @@ def retried(
     first.make(LOSSES)
     first.recorder.close()
     second = Attempt(folder, RETRY)
-    second.retry.resumed(START, is_exact=is_exact)
+    meta = {"steps_recorded": START}
+    second.retry.goes_live(Arrived(step=START, path=Path(), state={}, meta=meta, is_exact=is_exact))
     second.make(losses, signature=signature)
     return second
 

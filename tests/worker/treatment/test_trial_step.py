@@ -156,7 +156,6 @@ class Live:
         ladder = SimpleNamespace(trials=trials)
         pipeline = SimpleNamespace(level_at=lambda step: 1.0, ladder=ladder)
         self.trial = OlderWeights(
-            registry=self.registry,
             state=state,
             memory=self.memory,
             progress=self.progress,
@@ -165,7 +164,6 @@ class Live:
             barrier=ErrorBarrier(
                 cast(Any, SimpleNamespace(write=lambda event: None)), lambda: None, lambda: None
             ),
-            is_possible=True,
         )
 
     def begin(self) -> str:

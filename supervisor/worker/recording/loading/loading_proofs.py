@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from supervisor.by_identity import ByIdentity
+from supervisor.worker.core.part import Part, SavePoint
 from supervisor.worker.ground.compiled_code import has_compiled
 from supervisor.worker.ground.interception_state import InterceptionState
 from supervisor.worker.recording.loading.loading_proof import LoadingPromise, LoadingProof
@@ -15,7 +16,7 @@ from supervisor.worker.recording.loading.worker_proof import WorkerProof
 P = TypeVar("P", bound=LoadingProof | WorkerProof)
 
 
-class LoadingProofs:
+class LoadingProofs(Part):
     """The proofs of all data sets of this process.
 
     Args:
@@ -25,6 +26,8 @@ class LoadingProofs:
         is_noted: what data sets load is watched and on the tape; a resume goes by its tape.
         may_leave_out: this process may leave loading out, and its checkpoints may promise it.
     """
+
+    name = "loading"
 
     def __init__(
         self,
@@ -91,6 +94,10 @@ class LoadingProofs:
         self._proofs.append(proof)
         table[data] = [*proofs, proof]
         return proof
+
+    def save(self, point: SavePoint) -> None:
+        point.hold({"told_states": self.told_states()})
+        point.note({"pure_loading": self.left_out()})
 
     def left_out(self) -> list[int]:
         """Numbers of the data sets whose loading a resume from here on may leave out. Called at a

@@ -9,14 +9,14 @@ from supervisor.storage.steps.tape_reader import TapeReader
 from supervisor.training_state.registry import Registry
 from supervisor.worker.ground.interception_state import InterceptionState
 from supervisor.worker.interception.training_hooks import TrainingHooks
-from supervisor.worker.replay.fast_forward import FastForward
+from supervisor.worker.replay_driver import Replay
 
 
 def _arrive(steps: int, why: str | None) -> TrainingHooks:
     raise AssertionError((steps, why))
 
 
-def _train(replay: FastForward, registry: Registry, width: int) -> None:
+def _train(replay: Replay, registry: Registry, width: int) -> None:
     """A whole training of a model of its own, as one fold of a cross-validation."""
     model, x = nn.Linear(3, width), torch.ones(2, 3)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -39,7 +39,7 @@ class _Force(nn.Module):
 
 
 def test_a_forward_that_asks_for_a_gradient_is_replayed() -> None:
-    replay = FastForward(
+    replay = Replay(
         interception=InterceptionState(),
         registry=Registry(),
         tape=TapeReader.empty(),
@@ -59,17 +59,17 @@ def test_a_replay_gives_signs_of_life() -> None:
     registry = Registry()
     model = nn.Linear(3, 2)
     optimizer = torch.optim.SGD(model.parameters())
-    replay = FastForward(
+    replay = Replay(
         interception=InterceptionState(),
         registry=registry,
         tape=TapeReader.empty(),
         target=5,
         arrive=_arrive,
-        heartbeat=lambda: signs.append(replay.steps_done),
+        heartbeat=signs.append,
     )
 
     for _ in range(2):
-        replay.batch(torch.ones(4, 3))
+        replay.loading.batch(torch.ones(4, 3))
         replay.forward(model, (torch.ones(4, 3),), {}, lambda: None)
         replay.before_update(optimizer, (), {})
         replay.after_update(optimizer, None)
@@ -79,7 +79,7 @@ def test_a_replay_gives_signs_of_life() -> None:
 
 def test_models_that_come_one_after_another_are_not_taken_for_each_other() -> None:
     registry = Registry()
-    replay = FastForward(
+    replay = Replay(
         interception=InterceptionState(),
         registry=registry,
         tape=TapeReader.empty(),

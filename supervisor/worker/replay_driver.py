@@ -1,4 +1,4 @@
-"""Runs the script again up to a checkpoint's step, without the training (docs/architecture.md).
+"""The replay driver: runs the script again up to a checkpoint's step, without the training.
 
 The user's Python really runs; of regions the first of each kind is executed, later ones do nothing
 but count; values read from tensors come off the tape, and every step is compared with the recorded
@@ -19,7 +19,6 @@ from torch.optim import Optimizer
 from supervisor.actions.guard import hide_gradients
 from supervisor.storage.steps.tape import EntryKind, StepMark
 from supervisor.storage.steps.tape_reader import TapeReader
-from supervisor.training_state.gradient_hook import GradientHook
 from supervisor.training_state.registry import Registry
 from supervisor.worker.ground.boundary_clock import BoundaryClock
 from supervisor.worker.ground.interception_state import InterceptionState
@@ -28,10 +27,8 @@ from supervisor.worker.ground.step_probe import StepProbe
 from supervisor.worker.ground.zero_gradients import ZeroGradients
 from supervisor.worker.interception.outside_dynamo import is_within_compiled
 from supervisor.worker.interception.training_hooks import Call, TrainingHooks
-from supervisor.worker.recording.large_reads import ReplayedReads
 from supervisor.worker.recording.random_states import RandomReplay
 from supervisor.worker.recording.recording import decode
-from supervisor.worker.recording.told_objects import recorded_objects
 from supervisor.worker.replay.cached_outputs import CachedOutputs
 from supervisor.worker.replay.executed_regions import ExecutedRegions
 from supervisor.worker.replay.leaf_gradients import LeafGradients
@@ -39,13 +36,14 @@ from supervisor.worker.replay.loading.placeholder_tracker import PlaceholderTrac
 from supervisor.worker.replay.loading.recorded_data import RecordedData
 from supervisor.worker.replay.no_norm import no_norm
 from supervisor.worker.replay.recorded_hooks import RecordedHooks
+from supervisor.worker.replay.recorded_reads import RecordedReads
 from supervisor.worker.replay.replay_comparison import ReplayComparison
 from supervisor.worker.replay.replayed_gradients import zero_gradients
 from supervisor.worker.replay.replayed_loaders import ReplayedLoaders
 from supervisor.worker.replay.silenced_collectives import SilencedCollectives
 
 
-class FastForward(TrainingHooks):
+class Replay(TrainingHooks):
     """See the module's docstring.
 
     Args:
@@ -59,10 +57,15 @@ class FastForward(TrainingHooks):
         arrive: called at the target, within the first forward after it: restores and makes the
             live moments the current ones. Its argument is None, or why this is not the recorded
             run; then it is called at the next boundary, wherever that is.
+        disproof: why there is no tape from the beginning on; None if there is one.
         count: there is no tape, and updates are counted to another target; None for none.
         before_training: called before forwards and updates of the first step.
         before_first_update: called before updates of the first step.
-        heartbeat: called at each forward, batch and step of the replay.
+        heartbeat: called at each forward, batch and step of the replay, with the steps done.
+
+    Attributes:
+        reads, loading, gradient_hooks, random: answer the patches of these subjects.
+        collectives: silenced in the replay.
     """
 
     def __init__(
@@ -80,24 +83,24 @@ class FastForward(TrainingHooks):
         collectives: SilencedCollectives | None = None,
         count: LoopCount | None = None,
         arrive: Callable[[int, str | None], TrainingHooks],
+        disproof: str | None = None,
         before_training: Callable[[], object] = lambda: None,
         before_first_update: Callable[[], object] = lambda: None,
-        heartbeat: Callable[[], None] = lambda: None,
+        heartbeat: Callable[[int], None] = lambda steps: None,
     ) -> None:
-        self.comparison = ReplayComparison(target, self._disproved)
+        self.guard = guard
+        self.comparison = ReplayComparison(target, self._disproved, disproof)
         self.clock = BoundaryClock(of_ranks=collectives is not None)
         self.clock.at_update = at_update
         self._update_result = update_result
         self._interception = interception
         self._registry = registry
         self._tape = tape
-        self._reads = ReplayedReads(tape)
         self.count = count
         self._arrive = arrive
         self._before_training = before_training
         self._before_first_update = before_first_update
         self._heartbeat = heartbeat
-        self._guard = guard
         self.random = RandomReplay(tape)
         self.loading: ReplayedLoaders = ReplayedLoaders(
             tape,
@@ -106,18 +109,19 @@ class FastForward(TrainingHooks):
             allowed=skips if guard is not None else (),
             hand_out=guard.hand_out if guard is not None else lambda batch: None,
             data=data or RecordedData({}),
+            saw_batch=self._saw_batch,
         )
         self._probe = StepProbe()
         self._outputs = CachedOutputs()
         self._zero_gradients = zeros = ZeroGradients()
-        self._hooks = RecordedHooks(tape, interception, self.comparison, registry, zeros.of)
+        self.gradient_hooks = RecordedHooks(tape, interception, self.comparison, registry, zeros.of)
         self._leaves = LeafGradients(registry.retained, self._outputs.has)
         self._unhide: Callable[[], None] | None = None
         self._is_updating = self._is_executed = False
-        self._collectives = collectives or SilencedCollectives()
-        self._collectives.silent_early = self._begin_early
-        self._reads_before = 0
-        self._executed = ExecutedRegions(self._collectives, zeros.saw)
+        self.collectives = collectives or SilencedCollectives()
+        self.reads = RecordedReads(tape, interception, self.comparison, self.collectives, count)
+        self.collectives.silent_early = self.reads.begin_early
+        self._executed = ExecutedRegions(self.collectives, zeros.saw)
         self.compiles_anew = collectives is not None  # within whose mode nothing is compiled
 
     @property
@@ -176,7 +180,7 @@ class FastForward(TrainingHooks):
                     interception.depth += 1
             self.clock.passed()
             self._probe.saw_forward(args, kwargs)
-            self._heartbeat()
+            self._heartbeat(self.steps_done)
             executes = self._executed.executes_forward(module, anew=self._has_first_average())
             call = functools.partial(self._executed.run, call)
             output = self._outputs.output(module, args, kwargs, call, executes=executes)
@@ -193,28 +197,25 @@ class FastForward(TrainingHooks):
     def backward(self, roots: Any, call: Callable[[Any], Any]) -> Any:
         self._probe.backward_calls += 1
         optimizers = self._registry.optimizers.values()
-        with self._hooks.backward(is_first_step=self._executed.is_first_step):
+        with self.gradient_hooks.backward(is_first_step=self._executed.is_first_step):
             self._region(functools.partial(self._executed.backward, roots, call, optimizers))
             self._leaves.executed_backward()
-            with self._hooks.given_alone():
+            with self.gradient_hooks.given_alone():
                 self._zero_gradients.give(optimizers)
                 self._leaves.give(roots)
             self._executed.notes.give(optimizers)
-            self._hooks.call()
+            self.gradient_hooks.call()
         self._replay_random()
-        if self._hooks.has_updated:
+        if self.gradient_hooks.has_updated:
             self.clock.backward_ended()
             self._arrive_at_update()
         return None
-
-    def gradient_hook(self, hook: GradientHook) -> None:
-        self._hooks.called(hook)
 
     def grad(self, call: functools.partial[Any]) -> Any:
         self._interception.depth += 1
         try:
             unused = ()
-            if self._is_on_tape() and self._tape.peek() == EntryKind.UNUSED:
+            if self.reads.are_on_tape and self._tape.peek() == EntryKind.UNUSED:
                 unused = decode(EntryKind.UNUSED, self._tape.take(EntryKind.UNUSED))
             if self._executed.is_first_step:
                 return call()
@@ -240,51 +241,13 @@ class FastForward(TrainingHooks):
     ) -> Any:
         return no_norm(parameters)
 
-    def read(self, kind: int, call: Call) -> Any:
-        if not self._is_on_tape():
-            value = call()
-            if not self._is_on_tape():
-                self._reads_before += 1
-                return value
-        if self._tape.peek() != kind:
-            call()  # one that raises is on no tape: NumPy asks a tensor for an index first
-        with self.comparison:
-            return decode(kind, self._tape.take(kind))
-        return call()
-
-    def read_all(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        if not self._is_on_tape():
-            self._reads_before += 1
-            return None
-        with self._interception.region(), self.comparison:
-            return self._reads.recorded(tensor)
-        return None
-
-    def objects(self, place: list[Any] | None, call: Call, *, all_have: bool) -> Any:
-        if self.disproof is not None and (self.count is not None or not self.steps_done):
-            with self._interception.region():
-                return call()  # as in a live run: all ranks do
-        if self.disproof is not None:
-            return None
-        with self._interception.region(), self.comparison, self._collectives.really():
-            return recorded_objects(self._tape, place, call)
-        return None
-
-    def plans(self, call: Call) -> Any:
-        with self._interception.region(), self._collectives.really():
-            return call()
-
-    def looks_at_random(self) -> None:
-        """What the script looks at is as it was: the tape has it."""
-
-    def batch(self, batch: Any) -> Any:
+    def _saw_batch(self, batch: Any) -> None:
         self._interception.depth += 1
         try:
             self._probe.saw_batch(batch)
-            self._heartbeat()
+            self._heartbeat(self.steps_done)
         finally:
             self._interception.depth -= 1
-        return batch
 
     # --- the update --------------------------------------------------------------------------
 
@@ -296,7 +259,7 @@ class FastForward(TrainingHooks):
             self._region(self._before_first_update)
         self._registry.add_optimizer(optimizer)
         self.compiles_anew = self.compiles_anew or is_within_compiled()
-        if self._is_updating:  # as in the recorded run, see `Monitor`
+        if self._is_updating:  # as in the recorded run, see `Live`
             self._interception.depth += 1
             return None
         self._is_updating = self.clock.is_lead(optimizer)
@@ -347,8 +310,8 @@ class FastForward(TrainingHooks):
             self._region(functools.partial(self._finish_step, optimizer))  # a rate may be a tensor
         if self.clock.updated(optimizer):
             self._probe.forget()
-        if self._hooks.are_due:
-            self._hooks.has_updated = True
+        if self.gradient_hooks.are_due:
+            self.gradient_hooks.has_updated = True
             self.clock.updated_in_backward(optimizer)
         elif self._arrive_at_update() and self._update_result is not None:
             return self._update_result
@@ -385,22 +348,15 @@ class FastForward(TrainingHooks):
         self._executed.step_ended()
         self._leaves.step_ended()
         self.comparison.steps_done += 1
-        self._heartbeat()
+        self._heartbeat(self.steps_done)
 
     def _disproved(self, why: str) -> None:
-        if self._guard is not None:
-            self._guard.disproved(why)
-
-    def _begin_early(self) -> None:
-        """Something is not received that the recorded run received before it trained: from here on
-        what the script reads is the recorded run's."""
-        if self.comparison.holds:
-            with self.comparison:
-                self._tape.begin_early(self._reads_before)
+        if self.guard is not None:
+            self.guard.disproved(why)
 
     def _begin_training(self) -> None:
         self._before_training()
-        self._collectives.begin()
+        self.collectives.begin()
         if self.comparison.holds:
             with self.comparison:
                 if not self._tape.begin_training():
@@ -410,18 +366,13 @@ class FastForward(TrainingHooks):
 
     def _has_first_average(self) -> bool:
         """Whether a wrapper began to average in the forward that comes, in the recorded run."""
-        if not self._is_on_tape() or self._tape.peek() != EntryKind.FIRST_AVERAGE:
+        if not self.reads.are_on_tape or self._tape.peek() != EntryKind.FIRST_AVERAGE:
             return False
         number = decode(EntryKind.INT, self._tape.find_next(EntryKind.FIRST_AVERAGE) or b"")
         if number != self._probe.forward_calls:
             return False  # in a later one of this step
         self._tape.take(EntryKind.FIRST_AVERAGE)
         return True
-
-    def _is_on_tape(self) -> bool:
-        """Whether a value that the script reads now is the recorded one; before the training it is
-        what it is."""
-        return self.disproof is None and not self._tape.is_before_training
 
     def _is_arrival(self) -> bool:
         if not self.clock.is_due:

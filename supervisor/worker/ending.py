@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from torch.optim import Optimizer
 
-from supervisor.errors import pass_on
 from supervisor.events.state_events import WarningEvent
 from supervisor.pipeline import Pipeline
 from supervisor.storage.journal.journal import Journal
@@ -19,67 +17,64 @@ from supervisor.training_state.optimizer_state import optimizer_parameters
 from supervisor.training_state.registry import Registry
 from supervisor.training_state.tensors import local
 from supervisor.worker.capture.checkpointer import Checkpointer
-from supervisor.worker.evidence.model_scene import ModelScene
-from supervisor.worker.ground.error_barrier import Part
+from supervisor.worker.core.part import Ended
+from supervisor.worker.core.parts import Parts
 from supervisor.worker.ground.progress import Progress
 from supervisor.worker.ground.run_health import RunHealth
-from supervisor.worker.group.agreement import Agreement
-from supervisor.worker.inspection.experiment import Experiment
-from supervisor.worker.live.compute_listener import ComputeListener
-from supervisor.worker.live.monitor import Monitor
-from supervisor.worker.live.parting_checkpoint import PartingCheckpoint
+from supervisor.worker.group.rank_context import RankContext
 from supervisor.worker.live.unseen_updates import tell_unseen_updates
-from supervisor.worker.probes.probes import Probes
 from supervisor.worker.samples.sample_guard import SampleGuard
-from supervisor.worker.treatment.dispatcher import Dispatcher
 
 _POISONED_STEPS = 2
 """In a row: the update of the first made the loss of the second."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ending:
-    """Tells what is left to tell, and waits for what is being written."""
+class Sickness:
+    """Says what the training's result is worth.
 
-    registry: Registry
-    pipeline: Pipeline
-    progress: Progress
-    health: RunHealth
-    agreement: Agreement
-    journal: Journal
-    monitor: Monitor
-    dispatcher: Dispatcher
-    experiment: Experiment | None
-    samples: SampleGuard
-    probes: Probes
-    model_scene: ModelScene
-    parting: PartingCheckpoint
-    compute: ComputeListener
-    saving: Part
-    checkpointer: Checkpointer
-    tape: TapeWriter
-    script_files: ScriptFiles
+    Args:
+        lead: called, returns the optimizer whose updates are the steps; None if it is gone.
+    """
 
-    def sickness(self) -> str:
+    def __init__(
+        self,
+        registry: Registry,
+        pipeline: Pipeline,
+        health: RunHealth,
+        samples: SampleGuard,
+        lead: Callable[[], Optimizer | None],
+    ) -> None:
+        self._registry = registry
+        self._pipeline = pipeline
+        self._health = health
+        self._samples = samples
+        self._lead = lead
+
+    @property
+    def samples_at_fault(self) -> tuple[str, ...]:
+        """The samples on which loading failed."""
+        return self._samples.evidence
+
+    def reason(self) -> str:
         """Why the training's result is no good; empty if nothing is known against it.
 
-        Called before `end`, of a script that came to its end; never fails.
+        Called before the end, of a script that came to its end.
         """
-        return str(self._guarded(lambda: self._bad_weights() or self._bad_course()) or "")
+        return self._bad_weights() or self._bad_course()
 
     def _bad_weights(self) -> str:
         """Only what the training's own optimizer has changed: a script may hold others, such as
         those of a trial that diverged."""
-        lead = self.monitor.lead_optimizer
+        lead = self._lead()
         if lead is None:
-            since = self.health.bad_losses
+            since = self._health.bad_losses
             if since < _POISONED_STEPS:  # a single one may come of its batch
                 return ""
             return f"the loss was not finite in the last {since} steps, and their updates were made"
         parameters = optimizer_parameters(lead)
         names = {
             id(parameter): f"{model}.{name}"
-            for model, module in self.registry.models.items()
+            for model, module in self._registry.models.items()
             for name, parameter in module.named_parameters()
         }
         bad = [p for p in parameters if p.is_floating_point() and not _is_finite(p)]
@@ -89,56 +84,50 @@ class Ending:
         return f"{len(bad)} of {len(parameters)} trained weights are not finite ({first})"
 
     def _bad_course(self) -> str:
-        ladder = self.pipeline.ladder
-        is_sick = self.health.is_alarm or self.health.bad_losses > 0 or ladder.waits_for_level
+        ladder = self._pipeline.ladder
+        is_sick = self._health.is_alarm or self._health.bad_losses > 0 or ladder.waits_for_level
         if not is_sick or not ladder.has_spent_its_budget:
             return ""
         return "the budget of treatments is spent (policy: budget), and the trouble is not over"
 
-    def end(self, *, completed: bool, parts: bool) -> None:
+
+@dataclass(frozen=True, kw_only=True)
+class Ending:
+    """Tells what is left to tell, and waits for what is being written."""
+
+    parts: Parts
+    progress: Progress
+    health: RunHealth
+    ranks: RankContext
+    checkpointer: Checkpointer
+    tape: TapeWriter
+    script_files: ScriptFiles
+    journal: Journal
+
+    def end(self, *, completed: bool, parts: bool, updates_by_others: int) -> None:
         """Called once, when supervision is off. A failure leaves the script's own result as it is,
         and keeps nothing else from being done.
 
         Args:
             completed: the script came to its end.
             parts: it ends before its time, and its newest state is worth saving.
+            updates_by_others: since the last step.
         """
-        steps = self.progress.steps_done
-        self._guarded(self.agreement.end)
-        self._guarded(lambda: self._tell_unseen(steps))
-        if self.experiment is not None:
-            self._guarded(self.experiment.end)
-        self._guarded(self.dispatcher.judge_waiting)
-        if parts:
-            with self.saving:
-                self.parting.write()
-        self._guarded(self.samples.tell)
-        self._guarded(self.probes.end)
-        self._guarded(self.compute.end)
-        self._guarded(lambda: self.model_scene.at_end(steps - 1))
-        self._guarded(lambda: self._close(steps, completed=completed))
-        self._guarded(self.tape.close)
+        guarded, steps = self.parts.guarded, self.progress.steps_done
+        guarded(self.ranks.agreement.end)
+        guarded(lambda: self._tell_unseen(steps, updates_by_others))
+        self.parts.ends(Ended(steps=steps, completed=completed, parts=parts))
+        guarded(lambda: self._close(steps, completed=completed))
+        guarded(self.tape.close)
         if completed:
-            self._guarded(self.script_files.end)
-        self._guarded(self.journal.close)
+            guarded(self.script_files.end)
+        guarded(self.journal.close)
 
-    def _guarded(self, call: Callable[[], object]) -> object:
-        try:
-            return call()
-        except BaseException as error:
-            pass_on(error)
-            with contextlib.suppress(Exception):  # the disk may be full or gone
-                said = f"at the end: {type(error).__name__}: {error}"
-                self.journal.write(
-                    WarningEvent(message=said, trace="".join(traceback.format_exception(error)))
-                )
-            return None
-
-    def _tell_unseen(self, steps: int) -> None:
+    def _tell_unseen(self, steps: int, updates_by_others: int) -> None:
         unseen = tell_unseen_updates(
             steps=steps,
             backward_calls=self.progress.probe.backward_calls,
-            updates_by_others=self.monitor.updates_by_others,
+            updates_by_others=updates_by_others,
         )
         if unseen is not None:
             self.journal.write(WarningEvent(message=unseen, aloud=True))

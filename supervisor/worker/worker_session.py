@@ -15,25 +15,19 @@ from torch.nn import Module
 from torch.optim import Optimizer
 
 from supervisor.actions.activation_checkpointing import ActivationCheckpointing
-from supervisor.actions.controls import Controls
 from supervisor.by_identity import ByIdentity
 from supervisor.errors import ReplayError
-from supervisor.training_state.registry import Registry
-from supervisor.worker.ground.boundary_schedule import BoundarySchedule
-from supervisor.worker.ground.error_barrier import ErrorBarrier
-from supervisor.worker.ground.interception_state import InterceptionState
-from supervisor.worker.ground.progress import Progress
-from supervisor.worker.ground.run_warnings import RunWarnings
-from supervisor.worker.ground.script_use import ScriptUse
+from supervisor.worker.core.sides import Sides
+from supervisor.worker.ending import Ending, Sickness
 from supervisor.worker.interception.training_hooks import TrainingHooks
-from supervisor.worker.live.monitor import Monitor
 from supervisor.worker.live.parting_checkpoint import PartingCheckpoint
 from supervisor.worker.live.unseen_updates import ANOTHER_TRAINING
+from supervisor.worker.live_driver import Live
 from supervisor.worker.process.exit_request import SHORT, ExitRequest
 from supervisor.worker.process.script_signals import script_signals
 from supervisor.worker.process.unsupported import refuse_fsdp1
-from supervisor.worker.session.ending import Ending
-from supervisor.worker.session.resumption import Resumption
+from supervisor.worker.resumption import Resumption
+from supervisor.worker.treatment.update_controls import UpdateControls
 
 BOUNDARY_WITHIN_S = 5.0
 """Half of what the parent gives a hung worker after SIGTERM; the rest is for the writing."""
@@ -43,7 +37,6 @@ class Session:
     """What the patched functions of torch and the process itself ask of the worker.
 
     Attributes:
-        hooks: whoever answers now: the replay, or the monitor.
         interception: looked at on every call of a patched function.
         last_model: called, returns the module of which `has_parameters` was last found true.
         use: what the script was seen to use.
@@ -54,58 +47,53 @@ class Session:
     def __init__(
         self,
         *,
-        interception: InterceptionState,
-        registry: Registry,
-        controls: Controls,
-        use: ScriptUse,
-        progress: Progress,
-        schedule: BoundarySchedule,
-        grace_s: float,
-        monitor: Monitor,
+        live: Live,
+        hooks: Sides[TrainingHooks],
+        updates: UpdateControls,
         parting: PartingCheckpoint,
         resumption: Resumption,
+        sickness: Sickness,
         ending: Ending,
-        barrier: ErrorBarrier,
-        warn: RunWarnings,
+        grace_s: float,
     ) -> None:
-        self.interception = interception
-        self.use = use
-        self.warn = warn
+        self.interception = live.interception
+        self.registry = live.registry
+        self.controls, self.use = updates.controls, updates.use
+        self.resumption = resumption
+        self.warn = resumption.warn
         self.grace_s = grace_s
         self.last_model: Callable[[], Module | None] = lambda: None
-        self._registry = registry
-        self._controls = controls
-        self._progress = progress
-        self._schedule = schedule
-        self._monitor = monitor
+        self._live = live
+        self._progress = live.progress
+        self._schedule = live.schedule
         self._parting = parting
-        self._resumption = resumption
+        self._sickness = sickness
         self._ending = ending
         self._has_ended = False
         self._was_asked = False
-        self._registering = barrier("registry")
+        self._registering = ending.parts.barrier("registry")
         self._parametrised: ByIdentity[Module, tuple[bool, Callable[[], Module | None]]]
         self._parametrised = ByIdentity()
-        self.hooks: TrainingHooks = monitor
-        if resumption.is_pending:
-            self.hooks = resumption.begin(self._training_goes_on)
+        self._hooks = hooks
+        resumption.begin()
 
-    def _training_goes_on(self) -> None:
-        """A fast-forward has arrived."""
-        self.hooks = self._monitor
+    @property
+    def hooks(self) -> TrainingHooks:
+        """Whoever answers now: the replay, or the live driver."""
+        return self._hooks.now
 
     # --- what the patched functions ask ------------------------------------------------------
 
     def object_found(self, kind: str, found: Any) -> None:
         """The script has made an object of torch that belongs to its state."""
         with self._registering:
-            getattr(self._registry, f"add_{kind}")(found)
+            getattr(self.registry, f"add_{kind}")(found)
 
     def has_parameters(self, module: Module) -> bool:
         """Whether a call of `module` is a region of the training."""
         known: tuple[bool, Callable[[], Module | None]] | None = self._parametrised.get(module)
         if known is None:
-            if self._resumption.is_of_ranks:
+            if self.resumption.is_of_ranks:
                 refuse_fsdp1(module)
             has = next(Module.named_parameters(module), None) is not None
             known = self._parametrised[module] = has, weakref.ref(module)
@@ -118,7 +106,7 @@ class Session:
         self.use.autocast = True
         if self.interception.is_ours():
             self._progress.autocast.enters(self._progress.position)
-        return self._controls.fp32
+        return self.controls.fp32
 
     def update_failed(self, optimizer: Optimizer, depth: int) -> None:
         """Ends what is open of an update that raised; the script may go on behind it.
@@ -133,21 +121,17 @@ class Session:
         self._progress.tape_is_whole = False
         self.hooks.update_failed(optimizer)
 
-    def read(self, kind: int, call: Callable[[], Any]) -> Any:
-        """Returns what `call` does; on the tape in a live run, from the tape in a replay."""
-        return self.hooks.read(kind, call)
-
     # --- the process -------------------------------------------------------------------------
 
     @property
     def has_arrived(self) -> bool:
         """Whether the state of the checkpoint was put back, if this attempt has one."""
-        return self._resumption.has_arrived
+        return self.resumption.has_arrived
 
     @property
     def shortfall(self) -> str:
         """Why a script that came to its end has not trained; empty if it has."""
-        return self._resumption.shortfall
+        return self.resumption.shortfall
 
     @property
     def steps_done(self) -> int:
@@ -157,12 +141,12 @@ class Session:
     @property
     def samples_at_fault(self) -> tuple[str, ...]:
         """The samples on which loading failed."""
-        return self._ending.samples.evidence
+        return self._sickness.samples_at_fault
 
     @property
     def offers_checkpointing(self) -> bool:
         """Whether a model could compute its activations again instead of keeping them."""
-        models = self._registry.models.values()
+        models = self.registry.models.values()
         return any(ActivationCheckpointing(model).is_offered for model in models)
 
     def begin(self) -> None:
@@ -172,9 +156,9 @@ class Session:
             ExitRequest: a replay cannot begin, as where the script's files could not be hidden.
         """
         try:
-            self._resumption.begin_script()
+            self.resumption.begin_script()
         except (OSError, ReplayError) as error:
-            self._resumption.end()
+            self.resumption.end()
             raise ExitRequest(SHORT, f"the fast-forward could not begin: {error}") from error
         self.interception.active = True
         os.register_at_fork(after_in_child=self.interception.turn_off)
@@ -188,9 +172,9 @@ class Session:
         """
         if self._has_ended:
             return  # what it asks for is under way
-        by_others = self._monitor.updates_by_others
+        by_others = self._live.updates_by_others
         unseen = self._progress.steps_done == 0 or by_others >= ANOTHER_TRAINING
-        if unseen or self._resumption.is_pending or self._leaves_already():
+        if unseen or self.resumption.is_pending or self._leaves_already():
             raise ExitRequest("interrupted", "SIGTERM")
         self._was_asked = True
         self._schedule.ask_to_leave("interrupted", "SIGTERM")
@@ -213,7 +197,7 @@ class Session:
     def sickness(self) -> str:
         """Why what the script ends with is no good; empty if nothing is known against it."""
         with self.interception.region():
-            return self._ending.sickness()
+            return self._sickness.reason()
 
     def end(self, *, completed: bool, parts: bool = False) -> None:
         """Takes everything down; waits for what is being written. Called once.
@@ -224,6 +208,6 @@ class Session:
         """
         self._has_ended = True
         self.interception.turn_off()
-        with self._ending.saving:
-            self._resumption.end()
-        self._ending.end(completed=completed, parts=parts)
+        self._ending.parts.guarded(self.resumption.end)
+        others = self._live.updates_by_others
+        self._ending.end(completed=completed, parts=parts, updates_by_others=others)

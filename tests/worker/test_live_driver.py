@@ -10,7 +10,7 @@ import torch
 
 from supervisor.storage.steps.flight_reader import read_steps
 from supervisor.storage.steps.flight_recorder import UPDATE_SKIPPED
-from supervisor.worker.live import monitor
+from supervisor.worker import live_driver
 from tests.worker.conftest import Start
 
 
@@ -49,7 +49,7 @@ def test_a_healthy_run_ends_with_the_weights_of_one_without_us(
     live, plain = start(tmp_path / "run"), start(tmp_path / "plain")
 
     live.steps(40)
-    plain.session.hooks = Untouched()  # type: ignore[assignment]
+    plain.session._hooks.now = Untouched()  # type: ignore[assignment]
     plain.steps(40)
 
     assert torch.equal(live.weights, plain.weights)
@@ -75,7 +75,7 @@ def test_what_was_computed_before_a_forward_is_looked_for_where_a_boundary_is_lo
 ) -> None:
     live = start(tmp_path / "run", ["checkpoint.every_steps=1000", "parting.every_steps=20"])
     looks: list[int] = []
-    monkeypatch.setattr(monitor, "is_within_expression", lambda: looks.append(1) is not None)
+    monkeypatch.setattr(live_driver, "is_within_expression", lambda: looks.append(1) is not None)
 
     live.steps(60)
     live.end()

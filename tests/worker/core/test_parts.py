@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from supervisor.storage.journal.journal import Journal
-from supervisor.worker.ground.boundary_listener import BoundaryListener
+from supervisor.worker.core.part import Part
+from supervisor.worker.core.parts import Parts
 from supervisor.worker.ground.boundary_schedule import BoundarySchedule
 from supervisor.worker.ground.error_barrier import ErrorBarrier
-from supervisor.worker.live.boundary import Boundary
 from supervisor.worker.process.exit_request import ExitRequest
 
 
-class Every(BoundaryListener):
+class Every(Part):
     """Wants a boundary every few steps, and writes down those that it gets."""
 
     def __init__(self, name: str, apart: int, told: list[tuple[str, int]]) -> None:
@@ -32,7 +32,7 @@ class Every(BoundaryListener):
         if self.error is not None:
             raise self.error
 
-    def next_look(self, step: int) -> tuple[float, float]:
+    def next_boundary(self, step: int) -> tuple[float, float]:
         return self._next, math.inf
 
 
@@ -43,7 +43,7 @@ class Ward:
         self.schedule = BoundarySchedule()
         journal = Journal(folder / "events.jsonl", attempt=1, rank=0)
         self.barrier = ErrorBarrier(journal, lambda: None, lambda: None)
-        self.boundary = Boundary([self.first, self.second], self.schedule, self.barrier)
+        self.boundary = Parts([self.first, self.second], self.schedule, self.barrier, journal)
 
     def go(self, steps: range) -> list[int]:
         """Goes through boundaries as the monitor does; returns those that are looked at."""

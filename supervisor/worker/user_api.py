@@ -6,21 +6,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from supervisor.actions.controls import Controls
 from supervisor.codes import Found
 from supervisor.events.state_events import StateFound
 from supervisor.pipeline import Pipeline
 from supervisor.records import Alert
 from supervisor.storage.journal.journal import Journal
 from supervisor.storage.steps.tape import EntryKind
-from supervisor.training_state.registry import Registry
+from supervisor.worker.core.sides import Sides
 from supervisor.worker.ground.error_barrier import ErrorBarrier
-from supervisor.worker.ground.interception_state import InterceptionState
 from supervisor.worker.ground.observed import observed_numbers
 from supervisor.worker.ground.progress import Progress
-from supervisor.worker.ground.script_use import ScriptUse
-from supervisor.worker.session.resumption import Resumption
+from supervisor.worker.recording.script_reads import ScriptReads
 from supervisor.worker.treatment.dispatcher import Dispatcher
+from supervisor.worker.worker_session import Session
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,36 +26,32 @@ class UserApi:
     """One method for each function of `supervisor.worker.run`, called in the training's thread.
 
     Attributes:
-        read: `Session.read`.
+        reads: who answers what the script reads.
         handlers: the user's alert handlers.
     """
 
-    interception: InterceptionState
+    session: Session
     progress: Progress
     journal: Journal
     barrier: ErrorBarrier
-    registry: Registry
-    controls: Controls
-    use: ScriptUse
     dispatcher: Dispatcher
     pipeline: Pipeline
     handlers: list[Callable[[Alert], None]]
-    resumption: Resumption
-    read: Callable[[int, Callable[[], Any]], Any]
+    reads: Sides[ScriptReads]
 
     def observe(self, values: dict[str, Any]) -> None:
-        if self.interception.replaying:
+        if self.session.interception.replaying:
             return
         part = self.barrier("observe")
-        with part, self.interception.region():
+        with part, self.session.interception.region():
             self.progress.probe.observed.update(observed_numbers(values))
 
     def announce(self, change: str) -> None:
         """In a replay only the announcement of the step that is trained next counts: the others are
         in the windows that come with the checkpoint."""
         with self.barrier("announce"):
-            if self.interception.replaying:
-                self.resumption.announced()
+            if self.session.interception.replaying:
+                self.session.resumption.announced()
                 return
             self.progress.probe.announced = True
             step = self.progress.steps_done
@@ -65,7 +59,7 @@ class UserApi:
             self.journal.write(found)
 
     def track(self, name: str, value: Any) -> None:
-        self.registry.track(name, value)
+        self.session.registry.track(name, value)
 
     def add_alert_handler(self, handler: Callable[[Alert], None]) -> None:
         self.handlers.append(handler)
@@ -76,7 +70,7 @@ class UserApi:
 
     def leave_out_batch(self) -> bool:
         """Whether `supervisor.batches` is to leave out the next batch (action ``skip_data``)."""
-        use = self.use
+        use = self.session.use
         use.batches = True
         if use.batches_to_leave_out == 0:
             return False
@@ -85,6 +79,8 @@ class UserApi:
 
     def allowed_batch_size(self, wanted: int) -> int:
         """The answer is on the tape, so that a replay splits its batches as they were split."""
-        self.use.batch_size = True
-        controls = self.controls
-        return int(self.read(EntryKind.INT, lambda: max(1, int(wanted * controls.batch_factor))))
+        self.session.use.batch_size = True
+        controls = self.session.controls
+        return int(
+            self.reads.now.read(EntryKind.INT, lambda: max(1, int(wanted * controls.batch_factor)))
+        )

@@ -8,7 +8,7 @@ import pytest
 
 from supervisor.ranks import LEAD_RANK
 from supervisor.storage.journal.journal import Journal
-from supervisor.worker.assembly.recorders import RecordingLimits
+from supervisor.worker.core.recording_limits import RecordingLimits
 from supervisor.worker.ground.progress import Progress
 from supervisor.worker.ground.run_warnings import RunWarnings
 from supervisor.worker.ground.step_probe import StepProbe

@@ -1,0 +1,89 @@
+"""What a script reads in a replay: what it read in the recorded run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from supervisor.storage.steps.tape_reader import TapeReader
+from supervisor.worker.ground.interception_state import InterceptionState
+from supervisor.worker.ground.loop_count import LoopCount
+from supervisor.worker.recording.large_reads import ReplayedReads
+from supervisor.worker.recording.recording import decode
+from supervisor.worker.recording.script_reads import Call, ScriptReads
+from supervisor.worker.recording.told_objects import recorded_objects
+from supervisor.worker.replay.replay_comparison import ReplayComparison
+from supervisor.worker.replay.silenced_collectives import SilencedCollectives
+
+
+class RecordedReads(ScriptReads):
+    """The replay's side of `ScriptReads`.
+
+    Args:
+        count: there is no tape, and updates are counted; None for none.
+    """
+
+    def __init__(
+        self,
+        tape: TapeReader,
+        interception: InterceptionState,
+        comparison: ReplayComparison,
+        collectives: SilencedCollectives,
+        count: LoopCount | None,
+    ) -> None:
+        self._tape = tape
+        self._large = ReplayedReads(tape)
+        self._interception = interception
+        self._comparison = comparison
+        self._collectives = collectives
+        self._count = count
+        self._before_training = 0
+
+    @property
+    def are_on_tape(self) -> bool:
+        """Whether a value that the script reads now is the recorded one; before the training it is
+        what it is."""
+        return self._comparison.disproof is None and not self._tape.is_before_training
+
+    def begin_early(self) -> None:
+        """Something is not received that the recorded run received before it trained: from here on
+        what the script reads is the recorded run's."""
+        if self._comparison.holds:
+            with self._comparison:
+                self._tape.begin_early(self._before_training)
+
+    def read(self, kind: int, call: Call) -> Any:
+        if not self.are_on_tape:
+            value = call()
+            if not self.are_on_tape:
+                self._before_training += 1
+                return value
+        if self._tape.peek() != kind:
+            call()  # one that raises is on no tape: NumPy asks a tensor for an index first
+        with self._comparison:
+            return decode(kind, self._tape.take(kind))
+        return call()
+
+    def read_all(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        if not self.are_on_tape:
+            self._before_training += 1
+            return None
+        with self._interception.region(), self._comparison:
+            return self._large.recorded(tensor)
+        return None
+
+    def objects(self, place: list[Any] | None, call: Call, *, all_have: bool) -> Any:
+        comparison = self._comparison
+        if comparison.disproof is not None:
+            if self._count is None and comparison.steps_done:
+                return None
+            with self._interception.region():
+                return call()  # as in a live run: all ranks do
+        with self._interception.region(), comparison, self._collectives.really():
+            return recorded_objects(self._tape, place, call)
+        return None
+
+    def plans(self, call: Call) -> Any:
+        with self._interception.region(), self._collectives.really():
+            return call()

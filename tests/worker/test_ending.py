@@ -1,0 +1,63 @@
+"""What is done at the end of the process, whatever of it fails."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from supervisor.worker.process.exit_request import ExitRequest
+from tests.worker.conftest import Start
+
+ENDS = ["dispatcher", "samples", "probes", "model_scene"]
+
+
+@pytest.mark.parametrize("error", [RuntimeError, SystemExit, KeyboardInterrupt])
+@pytest.mark.parametrize("part", ENDS)
+def test_a_part_that_fails_keeps_nothing_else_from_being_done(
+    part: str, error: type[BaseException], tmp_path: Path, start: Start
+) -> None:
+    def fails(*_: Any, **__: Any) -> None:
+        raise error("of ours")
+
+    live = start(tmp_path / "run", ["checkpoint.every_steps=1000", "parting.every_steps=2"])
+    live.steps(7)
+    getattr(live.worker, part).ends = fails
+
+    live.session.end(completed=False, parts=True)
+
+    assert live.checkpoints() == [6]
+    said = [event["message"] for event in live.events("warning")]
+    assert said == [f"at the end: {error.__name__}: of ours"]
+
+
+@pytest.mark.parametrize("piece", ["checkpointer", "tape"])
+def test_what_cannot_be_closed_is_told_and_the_rest_is_closed(
+    piece: str, tmp_path: Path, start: Start
+) -> None:
+    live = start(tmp_path / "run")
+    live.steps(7)
+    live.fail(getattr(live.worker, piece), "close")
+
+    live.end()
+
+    assert "at the end: RuntimeError: close is broken" in [
+        event["message"] for event in live.events("warning")
+    ]
+
+
+def test_a_wish_to_leave_is_not_kept(tmp_path: Path, start: Start) -> None:
+    def leaves(*_: Any) -> None:
+        raise ExitRequest("interrupted", "SIGTERM")
+
+    live = start(tmp_path / "run")
+    live.steps(3)
+    dispatcher = live.worker.dispatcher
+    dispatcher.ends = leaves  # type: ignore[method-assign]
+
+    with pytest.raises(ExitRequest):
+        live.end()
+
+    del dispatcher.ends
+    live.session.end(completed=True)

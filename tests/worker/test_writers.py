@@ -1,0 +1,40 @@
+"""Who writes the checkpoints, of which rank."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from supervisor.config import load_config, load_policy, save_resolved
+from supervisor.ranks import RankPlace
+from supervisor.records import WorkerOrder
+from supervisor.storage.run.orders import save_order
+from supervisor.storage.run.rundir import RunDirectory
+from supervisor.worker.build import BuiltWorker
+from supervisor.worker.capture.follower_writer import FollowerWriter
+from supervisor.worker.capture.lead_writer import LeadWriter
+from supervisor.worker.capture.single_writer import SingleWriter
+
+
+@pytest.mark.parametrize(
+    ("place", "writer"),
+    [
+        (RankPlace(), SingleWriter),
+        (RankPlace(rank=0, world_size=2, local_world_size=2), LeadWriter),
+        (RankPlace(rank=1, world_size=2, local_rank=1, local_world_size=2), FollowerWriter),
+    ],
+)
+def test_each_rank_has_a_writer_for_its_place(
+    tmp_path: Path, place: RankPlace, writer: type
+) -> None:
+    rundir = RunDirectory(tmp_path / "run")
+    rundir.make(rundir.root)
+    save_resolved(load_config(), rundir.config_yaml)
+    save_resolved(load_policy(), rundir.policy_yaml)
+    save_order(rundir, WorkerOrder(attempt=1))
+
+    worker = BuiltWorker(rundir, 1, place)
+
+    assert isinstance(worker.checkpointer._writer, writer)
+    worker.session.end(completed=False)
