@@ -108,7 +108,7 @@ class OlderValues(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         second = None
-        if not self.refusal:
+        if self._is_on and not self.refusal:  # it stays where another thread has stopped it
             try:
                 with torch._C._AutoDispatchBelowAutograd():
                     second = self._call(operator, args, kwargs)

@@ -27,6 +27,7 @@ from supervisor.worker.ground.compiled_code import has_compiled
 from supervisor.worker.ground.error_barrier import ErrorBarrier
 from supervisor.worker.ground.interception_state import is_capturing
 from supervisor.worker.ground.progress import Progress
+from supervisor.worker.interception.outside_dynamo import is_transforming
 from supervisor.worker.treatment.older_values import OlderValues
 
 TRIAL = "trial"
@@ -153,7 +154,8 @@ class OlderWeights(Part):
         """Called instead of a forward of the script that builds a graph, while `is_on`. What
         follows it up to the backward is looked at, too."""
         values = self._values
-        if values is None or self._progress.steps_done != self._step or is_capturing():
+        is_in_time = self._progress.steps_done == self._step
+        if values is None or not is_in_time or is_capturing() or is_transforming():
             return call()
         try:
             values.start()
@@ -172,35 +174,38 @@ class OlderWeights(Part):
         Args:
             scaled: what a loss scaler has made, and of which loss.
         """
-        if self._values is None:
-            return
-        self._values.stop()
+        if self._values is not None:
+            with self._part:
+                self._values.stop()
+                self._note_loss(self._values, roots, scaled)
+
+    def _note_loss(self, values: OlderValues, roots: Any, scaled: tuple[Any, Any] | None) -> None:
         is_one = isinstance(roots, torch.Tensor) or not isinstance(roots, Iterable)
         for root in (roots,) if is_one else roots:
             if isinstance(root, torch.Tensor) and root.numel() == 1:
                 loss = scaled[1] if scaled is not None and root is scaled[0] else root
-                value = self._values.value(loss)
-                self._loss += float("nan") if value is None else value
+                value = values.value(loss)
+                self._loss += math.nan if value is None else value
                 self._losses += 1
 
     def gradients_begin(self) -> None:
         """Before gradients that are no update's: torch computes some in another way while someone
         looks."""
         if self._values is not None:
-            self._values.stop()
+            with self._part:
+                self._values.stop()
 
     def update_begins(self) -> None:
         """Called before the lead's update is judged: what was found belongs to the step's
         record."""
         probe, step = self._progress.probe, self._progress.steps_done
-        try:
+        with self._part:
             if step == self._step and step in self._recorded:
                 probe.observed = {**probe.observed, **_trial_in(self._recorded.pop(step))}
             elif step == self._step and self._losses and math.isfinite(self._loss):
                 seen = {TRIAL_OF: float(self._of), TRIAL_LOSS: self._loss}
                 seen |= {TRIAL_LOW: self._low, TRIAL_HIGH: probe.loss}
                 probe.observed = {**probe.observed, **seen}
-        finally:
             self._forget()
 
     def _live(self) -> Models:
