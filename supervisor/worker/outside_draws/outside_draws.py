@@ -142,6 +142,8 @@ class OutsideDraws:
         Args:
             may_leave_out: loading was left out, with the draws that it would have made.
         """
+        if not self._path.name:  # never installed
+            return []
         for site in self._numbered:
             if self.lost or may_leave_out:
                 break
@@ -156,11 +158,11 @@ class OutsideDraws:
 
     def mark(self) -> dict[str, Any]:
         """Returns what a checkpoint made now needs of this, as JSON."""
-        if not self.lost and self._marker.exists():
-            self.lost = self._marker.read_text(errors="replace").split("\n")[0]
         writer = self._writer
         if writer is None:
             return {"lost": self.lost or "the record of outside draws was never begun"}
+        if not self.lost and self._marker.exists():
+            self.lost = self._marker.read_text(errors="replace").split("\n")[0]
         for site in self._numbered:
             if site.waiting:
                 self._write_times(site)
