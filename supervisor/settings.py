@@ -242,6 +242,14 @@ class LogSettings:
 
 
 @dataclass
+class MistakeSettings:
+    enabled: bool = True
+    """Look for silent training mistakes in the first updates (docs/mistakes.md)."""
+    on_purpose: list[str] = field(default_factory=list)
+    """Kinds that this script means, which are not told: ``[trained_by_nothing]``."""
+
+
+@dataclass
 class RunSettings:
     """A whole config."""
 
@@ -258,6 +266,7 @@ class RunSettings:
     capture: CaptureSettings = field(default_factory=CaptureSettings)
     probes: ProbeSettings = field(default_factory=ProbeSettings)
     compute_check: ComputeCheckSettings = field(default_factory=ComputeCheckSettings)
+    mistakes: MistakeSettings = field(default_factory=MistakeSettings)
     fast_forward: FastForwardSettings = field(default_factory=FastForwardSettings)
     report: ReportSettings = field(default_factory=ReportSettings)
     notify: NotifySettings = field(default_factory=NotifySettings)

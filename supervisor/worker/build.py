@@ -105,9 +105,7 @@ def build_worker(
     ordered = treatment.ordered
     experiment = build_experiment(task, ground, ordered)
     live = build_boundary(task, ground, recorders, state, judging, treatment, experiment)
-    monitor = build_monitor(
-        task, ground, recorders, state, judging.probes, treatment, live.boundary
-    )
+    monitor = build_monitor(task, ground, recorders, state, judging, treatment, live.boundary)
     restorer = build_restorer(task, ground, state, judging.pipeline, ordered)
     arrival = build_arrival(
         task, ground, ring, recorders, restorer, agreement, treatment, live, monitor

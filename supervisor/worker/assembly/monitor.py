@@ -9,7 +9,7 @@ from supervisor.storage.steps.own_times import OwnTimes
 from supervisor.worker.assembly.ground import Ground, Task
 from supervisor.worker.assembly.recorders import Recorders
 from supervisor.worker.assembly.state import State
-from supervisor.worker.assembly.treatment import Treatment
+from supervisor.worker.assembly.treatment import Judging, Treatment
 from supervisor.worker.live.boundary import Boundary
 from supervisor.worker.live.input_watch import InputWatch
 from supervisor.worker.live.lead import Lead, NewTrainings
@@ -19,6 +19,7 @@ from supervisor.worker.live.own_time import OwnTime
 from supervisor.worker.live.script_changes import ScriptChanges
 from supervisor.worker.live.step_recorder import StepRecorder
 from supervisor.worker.live.update_hooks import UpdateHooks
+from supervisor.worker.mistakes.watch import MistakeWatch
 from supervisor.worker.probes.probes import Probes
 from supervisor.worker.recording.large_reads import LargeReads
 from supervisor.worker.recording.recording import Recording
@@ -29,7 +30,7 @@ def build_monitor(
     ground: Ground,
     recorders: Recorders,
     state: State,
-    probes: Probes,
+    judging: Judging,
     treatment: Treatment,
     boundary: Boundary,
 ) -> Monitor:
@@ -37,7 +38,7 @@ def build_monitor(
     recording = _build_recording(task, ground, recorders)
     injector = _build_injector(task)
     lead = _build_lead(task, ground, state, treatment)
-    steps = _build_step_recorder(task, ground, recorders, state, probes, treatment)
+    steps = _build_step_recorder(task, ground, recorders, state, judging.probes, treatment)
     return Monitor(
         interception=interception,
         progress=progress,
@@ -67,6 +68,15 @@ def build_monitor(
         averages=ground.averages,
         compute=state.compute,
         trial=treatment.trial,
+        mistakes=MistakeWatch(
+            task.settings.mistakes,
+            ground.registry,
+            world_size=task.place.world_size,
+            tells=task.place.leads and not task.order.experiment,
+            alerts=judging.alerts,
+            warn=ground.warn,
+            barrier=barrier,
+        ),
         barrier=barrier,
     )
 

@@ -51,6 +51,7 @@ from supervisor.worker.live.loader_hooks import LoaderHooks
 from supervisor.worker.live.seen_closure import SeenClosures
 from supervisor.worker.live.step_recorder import StepRecorder
 from supervisor.worker.live.update_hooks import UpdateHooks
+from supervisor.worker.mistakes.watch import MistakeWatch
 from supervisor.worker.process.heartbeat import Heartbeat
 from supervisor.worker.recording.called_hooks import CalledHooks
 from supervisor.worker.recording.recording import Recording, encode
@@ -82,6 +83,7 @@ class Monitor(TrainingHooks):
         averages: FirstAverages,
         compute: ComputeCheck,
         trial: OlderWeights,
+        mistakes: MistakeWatch,
         barrier: ErrorBarrier,
     ) -> None:
         self._interception = interception
@@ -105,6 +107,7 @@ class Monitor(TrainingHooks):
         self._averages = averages
         self._compute = compute
         self._trial = trial
+        self.mistakes = mistakes
         self._forward_part = barrier("forward", records=True)
         self._loss_part = barrier("loss")
         self._reads_part = barrier("reads", records=True)
@@ -148,6 +151,8 @@ class Monitor(TrainingHooks):
                 part.caught(error)
             if self._armed:
                 call = self._injector.on_forward(progress.steps_done, module, args, kwargs, call)
+            if self.mistakes.is_on:
+                self.mistakes.forward(module)
             with_graph = torch.is_grad_enabled()
             nodes = 0 if with_graph else graph_nodes()
             if self._compute.step == progress.steps_done:
@@ -170,6 +175,8 @@ class Monitor(TrainingHooks):
                         self._lead.clock.made_without_graph(graph_nodes() - nodes)
             return self._injector.on_output(progress.steps_done, output) if self._armed else output
         finally:
+            if self.mistakes.is_on:
+                self.mistakes.forward_ended()
             interception.depth -= 1
 
     def backward(self, roots: Any, call: Callable[[Any], Any]) -> Any:
@@ -183,6 +190,8 @@ class Monitor(TrainingHooks):
                 self._begin_backward(roots)
             except BaseException as error:
                 self._loss_part.caught(error)
+            if self.mistakes.is_on:
+                self.mistakes.backward(roots)
             if self._compute.step == self._progress.steps_done:
                 call = functools.partial(self._compute.run, BACKWARD, call)
             random = self._random
@@ -193,6 +202,8 @@ class Monitor(TrainingHooks):
                 earlier = random.look()
                 result = call(roots)
                 random.after_backward(earlier)
+            if self.mistakes.is_on:
+                self.mistakes.backward_ended()
             if hooks.has_updated:
                 self._updated_in_hooks()
             return result
@@ -321,6 +332,8 @@ class Monitor(TrainingHooks):
                     self._progress.tape_is_whole = False  # a replay does nothing in a forward
                 is_lead = self._lead.leads(optimizer)
             self._is_updating = is_lead
+            if self.mistakes.is_on:
+                self.mistakes.before_update(optimizer)
             closure = args[0] if args else kwargs.get("closure")
             if closure is not None:
                 if clock.is_due and clock.has_forwards:  # before what the closure counts
@@ -358,7 +371,11 @@ class Monitor(TrainingHooks):
                 self._is_updating = False
                 if is_lead:
                     self._scaled = None
+                left_out = self._update_controls.leaves_out
                 self._updates.end(optimizer, is_lead=is_lead)
+                if self.mistakes.is_on:
+                    step = self._progress.steps_done
+                    self.mistakes.updated(optimizer, step, is_lead=is_lead, is_left_out=left_out)
                 clock.at_update = self._progress.at_update
                 if self._called_hooks.are_due:
                     self._called_hooks.has_updated = True
@@ -436,6 +453,7 @@ class Monitor(TrainingHooks):
         Args:
             region: see `RngRecorder`.
         """
+        self.mistakes.continue_at()
         self._random.region = region
         self._progress.steps_done = self._boundary_at = steps_done
         self._lead.clock = clock

@@ -11,9 +11,19 @@ MAX_NODES = 20_000
 """Walked in some 30 ms; a larger graph is left alone."""
 VIEWS = frozenset(
     f"{name}Backward0"
-    for name in (
-        "View UnsafeView ReshapeAlias Squeeze Unsqueeze Transpose Permute ToCopy Alias T Clone"
-    ).split()
+    for name in [
+        "View",
+        "UnsafeView",
+        "ReshapeAlias",
+        "Squeeze",
+        "Unsqueeze",
+        "Transpose",
+        "Permute",
+        "ToCopy",
+        "Alias",
+        "T",
+        "Clone",
+    ]
 ) | {"SqueezeBackward1", "SqueezeBackward2"}
 """Nodes that change no value."""
 

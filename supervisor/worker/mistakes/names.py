@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 import ast
+import inspect
 from dataclasses import dataclass
 
 from torch import nn

@@ -42,7 +42,12 @@ class NeverGraded(Mistake):
         self._looks = 0
 
     def forward(self, seen: Seen, call: ForwardSeen) -> Finding | None:
-        if not self._suspects or not call.with_graph or self._looks >= 3 or not call.module.training:
+        if (
+            not self._suspects
+            or not call.with_graph
+            or self._looks >= 3
+            or not call.module.training
+        ):
             return None
         if "torch._dynamo" in sys.modules and _is_compiled(call.module):
             self._suspects = []
@@ -82,7 +87,8 @@ class NeverGraded(Mistake):
         proved = [
             module
             for module in suspects
-            if self._ran.get(id(module)) and is_own_draw(module)
+            if self._ran.get(id(module))
+            and is_own_draw(module)
             and all(each.grad is None for each in module.parameters(False))
         ]
         if not proved or self._looks < 3:

@@ -26,7 +26,9 @@ def is_own_draw(module: nn.Module) -> bool:
     if not own or any(each._version != 1 for each in own):
         return False
     if isinstance(module, _NORMS):
-        return bool((module.weight == 1).all()) and not (module.bias is not None and module.bias.any())
+        return bool((module.weight == 1).all()) and not (
+            module.bias is not None and module.bias.any()
+        )
     if not isinstance(module, _DRAWN):
         return False
     weight = module.weight_hh_l0 if isinstance(module, nn.RNNBase) else module.weight

@@ -94,10 +94,14 @@ class Untrained(Mistake):
         hidden = next((owner.hidden_in for owner in proved.values() if owner.hidden_in), None)
         place = seen.place_of(optimizer)
         where = str(place) if place else ""
-        mend = "give them to the optimizer: params = list(model.parameters()), made after all layers"
+        mend = (
+            "give them to the optimizer: params = list(model.parameters()), made after all layers"
+        )
         if hidden is not None:
             where = assigned_at(*hidden) or where
-            mend = f"self.{hidden[1]} = nn.ModuleList(self.{hidden[1]}), before the optimizer is made"
+            mend = (
+                f"self.{hidden[1]} = nn.ModuleList(self.{hidden[1]}), before the optimizer is made"
+            )
         told = ", in a plain container, so not registered" if hidden is not None else ""
         return Finding(
             fact=(

@@ -98,6 +98,7 @@ class Session:
 
     def object_found(self, kind: str, found: Any) -> None:
         """The script has made an object of torch that belongs to its state."""
+        self._monitor.mistakes.made(kind, found)
         with self._registering:
             getattr(self._registry, f"add_{kind}")(found)
 
