@@ -18,11 +18,12 @@ class NeverCleared(Mistake):
     """No ``zero_grad``: each update has the gradients of all batches before it.
 
     Proof: for 20 updates of the lead in a row, each backward between two of them began with the
-    very bits that the update, or the backward before it, had left, and they were not all zero.
+    very bits that the update, or the backward before it, had left, not all zero, and changed them.
 
     Spares: clearing in any way and at any time between two updates (``p.grad = None``,
     ``p.grad.data.zero_()``), accumulation, GANs whose second loss adds to the first's gradients,
-    SAM, LBFGS, momentum that the script keeps in the gradients (it changes their bits).
+    SAM, LBFGS, momentum that the script keeps in the gradients (it changes their bits), FP32 masters (no
+    backward adds to theirs).
 
     Sources: pytorch/pytorch#47175, wenet-e2e/wekws#73, meta-pytorch/torchforge#71.
     """
@@ -47,6 +48,10 @@ class NeverCleared(Mistake):
         return None
 
     def backward_ended(self, seen: Seen) -> None:
+        if self._of is not None and not self._is_over:
+            grad = self._of.grad
+            if grad is None or self._bits is None or torch.equal(grad, self._bits):
+                self._is_over = True  # no backward adds to it: the script writes it, as of masters
         self._note()
 
     def updated(self, seen: Seen, optimizer: Optimizer, *, is_lead: bool) -> Finding | None:
