@@ -17,7 +17,7 @@ import json
 import re
 import runpy
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -145,14 +145,16 @@ class _Part:
         return True
 
 
-def alerts_of(script: Path, *, ends_when_done: bool = True) -> list[Alert]:
+def alerts_of(
+    script: Path, words: Sequence[str] = (), *, ends_when_done: bool = True
+) -> list[Alert]:
     """Runs a script until the watch is over, and returns what it was told.
 
     Raises:
         Exception: what went wrong in the watch, or in the script.
     """
     run = Hooked(ends_when_done=ends_when_done)
-    argv, sys.argv = sys.argv, [str(script)]
+    argv, sys.argv = sys.argv, [str(script), *words]
     try:
         with run.patched(), contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(_Done):
             runpy.run_path(str(script), run_name="__main__")

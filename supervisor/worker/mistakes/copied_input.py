@@ -42,12 +42,12 @@ class CopiedInput(Mistake):
                 continue
             for table in graph.named("EmbeddingBackward"):
                 embedded = table._saved_indices
-                if _is_copy(embedded, target, node._saved_ignore_index):
-                    if _sees_the_answer(logits, table, embedded.shape):
-                        return self._again()
+                is_copy = _is_copy(embedded, target, node._saved_ignore_index)
+                if is_copy and _sees_the_answer(logits, table, embedded.shape):
+                    return self._again(seen)
         return None
 
-    def _again(self) -> Finding | None:
+    def _again(self, seen: Seen) -> Finding | None:
         self._times += 1
         if self._times < TIMES:
             return None
@@ -56,7 +56,7 @@ class CopiedInput(Mistake):
                 "the targets are the model's own input, not the next token: each prediction sees "
                 "its answer, and the model learns to copy"
             ),
-            where=loss_line(script_place()),
+            where=loss_line(script_place(), seen.registry.models.values()),
             mend="shift them: cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())",
         )
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import ast
-import inspect
 from dataclasses import dataclass
 
 from torch import nn
 
 from supervisor.training_state.registry import Registry
-from supervisor.worker.mistakes.places import told, tree_of
+from supervisor.worker.mistakes.places import class_of, told
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,19 +52,12 @@ def _note(
 
 def assigned_at(module: nn.Module, attribute: str) -> str:
     """Where the class of `module` first assigns an attribute; empty where that is not known."""
-    try:
-        file = inspect.getsourcefile(type(module)) or ""
-    except TypeError:
-        return ""
-    tree = tree_of(file)
-    for node in ast.walk(tree) if tree else ():
-        if isinstance(node, ast.ClassDef) and node.name == type(module).__name__:
-            for part in ast.walk(node):
-                if isinstance(part, ast.Assign) and any(
-                    isinstance(each, ast.Attribute) and each.attr == attribute
-                    for each in part.targets
-                ):
-                    return told(file, part.lineno)
+    within = class_of(module)
+    for part in ast.walk(within[1]) if within else ():
+        if isinstance(part, (ast.Assign, ast.AnnAssign)):
+            targets = part.targets if isinstance(part, ast.Assign) else [part.target]
+            if any(isinstance(each, ast.Attribute) and each.attr == attribute for each in targets):
+                return told(within[0] if within else "", part.lineno)
     return ""
 
 

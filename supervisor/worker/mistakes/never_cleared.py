@@ -22,8 +22,8 @@ class NeverCleared(Mistake):
 
     Spares: clearing in any way and at any time between two updates (``p.grad = None``,
     ``p.grad.data.zero_()``), accumulation, GANs whose second loss adds to the first's gradients,
-    SAM, LBFGS, momentum that the script keeps in the gradients (it changes their bits), FP32 masters (no
-    backward adds to theirs).
+    SAM, LBFGS, momentum that the script keeps in the gradients (it changes their bits), FP32
+    masters (no backward adds to theirs).
 
     Sources: pytorch/pytorch#47175, wenet-e2e/wekws#73, meta-pytorch/torchforge#71.
     """

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ast
 import functools
+import inspect
 import linecache
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from supervisor.training_state.user_code import is_library_file
@@ -55,6 +56,19 @@ def tree_of(file: str) -> ast.Module | None:
         return None
 
 
+def class_of(value: object) -> tuple[str, ast.ClassDef] | None:
+    """The file and source of a value's class; None where there is none, or in a library."""
+    try:
+        file = inspect.getsourcefile(type(value)) or ""
+    except (TypeError, OSError):
+        return None
+    tree = tree_of(file) if file and is_users(file) else None
+    for node in ast.walk(tree) if tree else ():
+        if isinstance(node, ast.ClassDef) and node.name == type(value).__name__:
+            return file, node
+    return None
+
+
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Module
 
 
@@ -72,9 +86,15 @@ def function_at(file: str, line: int) -> Function | None:
     return found
 
 
-def loss_line(place: Place | None) -> str:
-    """Where the loss was computed on which ``loss.backward()`` is called at `place`: the last
-    assignment of that name before it; `place` itself where the source does not tell."""
+def loss_line(place: Place | None, models: Iterable[object] = ()) -> str:
+    """Where the loss was computed on which ``loss.backward()`` is called at `place`: the call of
+    ``cross_entropy`` in the class of one of `models`, or the last assignment of that name before
+    it; `place` itself where the source does not tell."""
+    for model in models:
+        within = class_of(model)
+        lines = [call.lineno for call in calls(within[1], "cross_entropy")] if within else []
+        if within and lines:
+            return told(within[0], lines[0])
     if place is None:
         return ""
     function = function_at(place.file, place.line)
@@ -113,9 +133,10 @@ class _Call:
 def calls(inside: ast.AST, method: str) -> Iterator[_Call]:
     """Calls ``x.method(...)``."""
     for node in ast.walk(inside):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            if node.func.attr == method:
-                yield _Call(node.func, node.lineno, node.end_lineno)
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            continue
+        if node.func.attr == method:
+            yield _Call(node.func, node.lineno, node.end_lineno)
 
 
 def line_with(place: Place, *words: str) -> str:
@@ -123,7 +144,8 @@ def line_with(place: Place, *words: str) -> str:
     for file, line in place.around:
         function = function_at(file, line)
         for node in ast.walk(function) if function else ():
-            if isinstance(node, ast.With) and node.lineno <= line <= (node.end_lineno or 0):
-                if any(word in ast.dump(item) for item in node.items for word in words):
-                    return told(file, node.lineno)
+            if not isinstance(node, ast.With) or not node.lineno <= line <= (node.end_lineno or 0):
+                continue
+            if any(word in ast.dump(item) for item in node.items for word in words):
+                return told(file, node.lineno)
     return str(place)

@@ -48,8 +48,11 @@ class Probabilities(Mistake):
             if isinstance(part, kind)
         ]
         return Finding(
-            fact=f"{loss} gets probabilities: its input comes out of a {first}, which it applies itself",
-            where=loss_line(script_place()),
+            fact=(
+                f"{loss} gets probabilities: its input comes out of a {first}, which it applies "
+                "itself"
+            ),
+            where=loss_line(script_place(), seen.registry.models.values()),
             names=tuple(names),
             mend=f"return the logits: leave the {first} out in training, apply it for predictions",
         )

@@ -7,6 +7,7 @@ from torch.optim import Adam, AdamW, Optimizer
 
 from supervisor.worker.mistakes.mistake import Finding, Mistake, Seen
 from supervisor.worker.mistakes.names import owners, some
+from supervisor.worker.mistakes.places import Place, calls, function_at, told
 
 UPDATES = 40
 ELEMENTS = 256
@@ -61,7 +62,7 @@ class RoundedAway(Mistake):
         of, self._of = self._of or [], []
         lost = due = 0
         still: list[int] = []
-        for each, before, wanted in zip(of, self._before, self._wanted):
+        for each, before, wanted in zip(of, self._before, self._wanted, strict=True):
             exact = before.float()
             step = torch.finfo(each.dtype).eps * torch.exp2(torch.floor(torch.log2(exact.abs())))
             is_due = (wanted.abs() > step) & (exact != 0)
@@ -81,13 +82,25 @@ class RoundedAway(Mistake):
                 f"move by more than a unit in the last place, {lost / due:.0%} have kept their "
                 f"bits: {some(names)}"
             ),
-            where=str(place) if place else "",
+            where=_cast_before(place) if place else "",
             names=tuple(names),
-            mend=f"keep the weights in float32 and compute under torch.autocast(dtype={of[0].dtype})",
+            mend=f"keep the weights in float32, compute under torch.autocast(dtype={of[0].dtype})",
         )
 
     def interrupted(self) -> None:
         self._of = []
+
+
+def _cast_before(place: Place) -> str:
+    """Where the model was cast, in the function that makes the optimizer; else that line."""
+    function = function_at(place.file, place.line)
+    lines = [
+        call.lineno
+        for method in ("to", "bfloat16", "half")
+        for call in (calls(function, method) if function else ())
+        if call.lineno < place.line
+    ]
+    return told(place.file, max(lines)) if lines else str(place)
 
 
 def _few(each: torch.Tensor) -> torch.Tensor:

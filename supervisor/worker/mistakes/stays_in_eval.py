@@ -98,12 +98,12 @@ def _has_conditional_train(file: str) -> bool:
     if tree is None:
         return True
     for node in ast.walk(tree):
-        if isinstance(node, (ast.If, ast.IfExp, ast.Try)) and not _is_main(node):
-            if any(calls(node, "train")):
-                return True
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            if node.func.attr == "train" and (node.args or node.keywords):
-                return True  # train(mode): either
+        is_branch = isinstance(node, (ast.If, ast.IfExp, ast.Try)) and not _is_main(node)
+        if is_branch and any(calls(node, "train")):
+            return True
+        is_call = isinstance(node, ast.Call) and (node.args or node.keywords)
+        if is_call and getattr(node.func, "attr", "") == "train":  # train(mode): either
+            return True
     return False
 
 

@@ -6,6 +6,7 @@ import torch
 from torch.optim import Optimizer
 
 from supervisor.worker.mistakes.mistake import Finding, Mistake, Seen
+from supervisor.worker.mistakes.places import Place, calls, function_at, script_place, told
 
 IN_A_ROW = 10
 FALLEN = 1e-3
@@ -54,15 +55,24 @@ class StillWeights(Mistake):
         if self._in_a_row <= IN_A_ROW or not any(bool(each.grad.any()) for each in graded):
             return None
         self._before = []
-        place = seen.latest("scheduler") or seen.place_of(optimizer)
+        made = seen.latest("scheduler") or seen.place_of(optimizer)
         return Finding(
             fact=(
                 f"the learning rate has fallen from {self._first:.2g} to {rate:.2g} within "
                 f"{seen.updates} updates: the last {IN_A_ROW} have changed no bit of any weight"
             ),
-            where=str(place) if place else "",
+            where=_schedule_step(script_place()) or (str(made) if made else ""),
             mend="step the schedule once an epoch, or give it the number of all batches",
         )
 
     def interrupted(self) -> None:
         self._in_a_row, self._before = 0, []
+
+
+def _schedule_step(place: Place | None) -> str:
+    """The next ``x.step()`` behind the optimizer's own, in the same function."""
+    function = function_at(place.file, place.line) if place else None
+    if place is None or function is None:
+        return ""
+    lines = [call.lineno for call in calls(function, "step") if call.lineno > place.line]
+    return told(place.file, min(lines)) if lines else ""

@@ -12,7 +12,7 @@ from supervisor.worker.mistakes.names import Owner, assigned_at, owners, some
 from supervisor.worker.mistakes.own_draw import is_drawn_at_random, is_own_draw
 
 UPDATES = 20
-"""Long enough for an optimizer that is made behind the first updates, early enough to save a run."""
+"""Long enough for an optimizer that is made late, early enough to save the run."""
 
 
 class Untrained(Mistake):
@@ -94,14 +94,10 @@ class Untrained(Mistake):
         hidden = next((owner.hidden_in for owner in proved.values() if owner.hidden_in), None)
         place = seen.place_of(optimizer)
         where = str(place) if place else ""
-        mend = (
-            "give them to the optimizer: params = list(model.parameters()), made after all layers"
-        )
+        mend = "make the optimizer after all layers, with model.parameters()"
         if hidden is not None:
             where = assigned_at(*hidden) or where
-            mend = (
-                f"self.{hidden[1]} = nn.ModuleList(self.{hidden[1]}), before the optimizer is made"
-            )
+            mend = f"self.{hidden[1]} = nn.ModuleList(...), before the optimizer is made"
         told = ", in a plain container, so not registered" if hidden is not None else ""
         return Finding(
             fact=(

@@ -23,7 +23,7 @@ from supervisor.worker.mistakes.places import script_place
 from supervisor.worker.treatment.alert_teller import AlertTeller
 
 WALKED = frozenset((0, 1, 2, 10, 19))
-"""Updates before which the graph is walked: a walk costs what some ten operators of each node do."""
+"""Updates before which the graph is walked."""
 LAST = 64
 """Updates that are watched: two in a row of what takes the longest (`RoundedAway`, 40)."""
 
