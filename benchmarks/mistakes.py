@@ -94,7 +94,11 @@ class Hooked:
         def whole_backward(loss: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
             if self.watch.is_on:
                 self.watch.backward(loss)
-            backward(loss, *args, **kwargs)  # type: ignore[no-untyped-call]
+            self._depth += 1
+            try:
+                backward(loss, *args, **kwargs)  # type: ignore[no-untyped-call]
+            finally:
+                self._depth -= 1
             if self.watch.is_on:
                 self.watch.backward_ended()
 
@@ -165,13 +169,13 @@ def alerts_of(
     return run.alerts
 
 
-def judge_pairs(folder: Path) -> list[dict[str, Any]]:
-    """One row for each bad script of `folder` that one process can run."""
+def judge_pairs(folder: Path, only: str = "") -> list[dict[str, Any]]:
+    """One row for each bad script of `folder` that one process can run, with `only` in its name."""
     with (folder / "LABELS.tsv").open() as file:
         labels = list(csv.DictReader(file, delimiter="\t"))
     rows = []
     for label in labels:
-        if label["label"] != "bad" or label["ranks"] != "1":
+        if label["label"] != "bad" or label["ranks"] != "1" or only not in label["file"]:
             continue
         script = folder / label["file"]
         alerts = alerts_of(script)
