@@ -90,6 +90,7 @@ SUB_ROOMS: dict[str, tuple[str, ...]] = {
         "replay/loading",
         "replay",
         "treatment",
+        "mistakes",
         "live",
         "session",
         "assembly",

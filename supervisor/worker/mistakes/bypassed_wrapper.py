@@ -9,8 +9,8 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from supervisor.worker.mistakes.mistake import Finding, ForwardSeen, Mistake, Seen
-from supervisor.worker.mistakes.places import Place
+from supervisor.worker.mistakes.mistake import ForwardSeen, Mistake, Proof, SeenSoFar
+from supervisor.worker.mistakes.places import ScriptLine
 
 UPDATES = 5
 OWN_AVERAGING = (
@@ -40,10 +40,10 @@ class BypassedWrapper(Mistake):
     def __init__(self) -> None:
         self._called: dict[int, nn.Module] = {}
         self._wrapper_ran = False
-        self._place: Place | None = None
+        self._place: ScriptLine | None = None
         self._is_over = False
 
-    def forward(self, seen: Seen, call: ForwardSeen) -> Finding | None:
+    def forward(self, seen: SeenSoFar, call: ForwardSeen) -> Proof | None:
         if seen.world_size < 2 or self._is_over or not call.with_graph:
             return None
         if isinstance(call.module, nn.parallel.DistributedDataParallel):
@@ -53,7 +53,7 @@ class BypassedWrapper(Mistake):
             self._place = self._place or call.place()
         return None
 
-    def updated(self, seen: Seen, optimizer: Optimizer, *, is_lead: bool) -> Finding | None:
+    def updated(self, seen: SeenSoFar, optimizer: Optimizer, *, is_lead: bool) -> Proof | None:
         if not is_lead or seen.updates < UPDATES or self._is_over:
             return None
         self._is_over = True
@@ -63,7 +63,7 @@ class BypassedWrapper(Mistake):
         wrapped = [each for each in called.values() if any(map(_wraps(each), gc.get_objects()))]
         if not wrapped or any(_averages(file) for file, _ in self._place.around):
             return None
-        return Finding(
+        return Proof(
             fact=(
                 f"DistributedDataParallel is bypassed: {type(wrapped[0]).__name__} is called as "
                 ".module in training, so no rank ever gets the gradients of another and their "

@@ -10,8 +10,8 @@ from supervisor.worker.mistakes.never_graded import NeverGraded
 from supervisor.worker.mistakes.probabilities import Probabilities
 from supervisor.worker.mistakes.rounded_away import RoundedAway
 from supervisor.worker.mistakes.stays_in_eval import StaysInEval
-from supervisor.worker.mistakes.still_weights import StillWeights
 from supervisor.worker.mistakes.stretched_loss import StretchedLoss
+from supervisor.worker.mistakes.unchanged_weights import UnchangedWeights
 from supervisor.worker.mistakes.untrained import Untrained
 
 KINDS: tuple[type[Mistake], ...] = (
@@ -22,7 +22,7 @@ KINDS: tuple[type[Mistake], ...] = (
     Probabilities,
     StretchedLoss,
     CopiedInput,
-    StillWeights,
+    UnchangedWeights,
     RoundedAway,
     BypassedWrapper,
 )

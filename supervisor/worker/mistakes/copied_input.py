@@ -8,7 +8,7 @@ import torch
 from torch.autograd.graph import GradientEdge
 
 from supervisor.worker.mistakes.loss_graph import LossGraph, behind_views
-from supervisor.worker.mistakes.mistake import Finding, Mistake, Seen
+from supervisor.worker.mistakes.mistake import Mistake, Proof, SeenSoFar
 from supervisor.worker.mistakes.places import loss_line, script_place
 
 TIMES = 3
@@ -32,7 +32,7 @@ class CopiedInput(Mistake):
     def __init__(self) -> None:
         self._times = 0
 
-    def backward(self, seen: Seen, graph: LossGraph | None) -> Finding | None:
+    def backward(self, seen: SeenSoFar, graph: LossGraph | None) -> Proof | None:
         if graph is None:
             return None
         for node in graph.named("NllLoss"):
@@ -47,14 +47,14 @@ class CopiedInput(Mistake):
                     return self._again(seen)
         return None
 
-    def _again(self, seen: Seen) -> Finding | None:
+    def _again(self, seen: SeenSoFar) -> Proof | None:
         self._times += 1
         if self._times < TIMES:
             return None
-        return Finding(
+        return Proof(
             fact=(
-                "the targets are the model's own input, not the next token: each prediction sees "
-                "its answer, and the model learns to copy"
+                "the targets are the model's own input, not the next token of it; each prediction "
+                "sees its answer, and the model learns to copy"
             ),
             where=loss_line(script_place(), seen.registry.models.values()),
             mend="shift them: cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())",
@@ -82,8 +82,8 @@ def _sees_the_answer(logits: Any, table: Any, shape: torch.Size) -> bool:
     wanted = torch.zeros_like(result)
     wanted[place, 0] = 1.0
     (moved,) = torch.autograd.grad(
-        (GradientEdge(logits, 0),),  # type: ignore[arg-type]
-        (GradientEdge(table, 0),),  # type: ignore[arg-type]
+        (GradientEdge(logits, 0),),
+        (GradientEdge(table, 0),),
         (wanted,),
         retain_graph=True,
         allow_unused=True,

@@ -11,14 +11,14 @@ from torch.nn import Module
 from torch.optim import Optimizer
 
 from supervisor.training_state.registry import Registry
-from supervisor.worker.mistakes.places import Place
+from supervisor.worker.mistakes.places import ScriptLine
 
 if TYPE_CHECKING:
     from supervisor.worker.mistakes.loss_graph import LossGraph
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Proof:
     """A proved mistake.
 
     Attributes:
@@ -40,11 +40,11 @@ class ForwardSeen:
 
     module: Module
     with_graph: bool
-    place: Callable[[], Place | None]
+    place: Callable[[], ScriptLine | None]
 
 
 @dataclass(slots=True, kw_only=True)
-class Seen:
+class SeenSoFar:
     """What all mistakes may look at.
 
     Attributes:
@@ -57,12 +57,12 @@ class Seen:
     world_size: int = 1
     updates: int = 0
     walks: bool = True
-    made_at: list[tuple[str, Callable[[], object], Place]]
+    made_at: list[tuple[str, Callable[[], object], ScriptLine]]
 
-    def place_of(self, wanted: object) -> Place | None:
+    def place_of(self, wanted: object) -> ScriptLine | None:
         return next((place for _, holder, place in self.made_at if holder() is wanted), None)
 
-    def latest(self, kind: str) -> Place | None:
+    def latest(self, kind: str) -> ScriptLine | None:
         return next((place for each, _, place in reversed(self.made_at) if each == kind), None)
 
 
@@ -77,22 +77,22 @@ class Mistake(ABC):
 
     kind: str
 
-    def forward(self, seen: Seen, call: ForwardSeen) -> Finding | None:  # noqa: B027
+    def forward(self, seen: SeenSoFar, call: ForwardSeen) -> Proof | None:  # noqa: B027
         """A root forward begins."""
 
     def forward_ended(self) -> None:  # noqa: B027
         """The same forward has returned or raised."""
 
-    def backward(self, seen: Seen, graph: LossGraph | None) -> Finding | None:  # noqa: B027
+    def backward(self, seen: SeenSoFar, graph: LossGraph | None) -> Proof | None:  # noqa: B027
         """A backward begins; `graph` where it is walked in this step."""
 
-    def backward_ended(self, seen: Seen) -> None:  # noqa: B027
+    def backward_ended(self, seen: SeenSoFar) -> None:  # noqa: B027
         """The same backward has returned."""
 
-    def before_update(self, seen: Seen, optimizer: Optimizer) -> None:  # noqa: B027
+    def before_update(self, seen: SeenSoFar, optimizer: Optimizer) -> None:  # noqa: B027
         """An optimizer is about to step."""
 
-    def updated(self, seen: Seen, optimizer: Optimizer, *, is_lead: bool) -> Finding | None:  # noqa: B027
+    def updated(self, seen: SeenSoFar, optimizer: Optimizer, *, is_lead: bool) -> Proof | None:
         """It has stepped, as the script asked for."""
 
     def interrupted(self) -> None:  # noqa: B027

@@ -6,8 +6,8 @@ import torch
 from torch.optim import Optimizer
 
 from supervisor.worker.mistakes.loss_graph import LossGraph
-from supervisor.worker.mistakes.mistake import Finding, Mistake, Seen
-from supervisor.worker.mistakes.places import Place, script_place
+from supervisor.worker.mistakes.mistake import Mistake, Proof, SeenSoFar
+from supervisor.worker.mistakes.places import ScriptLine, script_place
 
 UPDATES = 20
 LARGE = 65_536
@@ -35,9 +35,9 @@ class NeverCleared(Mistake):
         self._bits: torch.Tensor | None = None
         self._backwards = self._in_a_row = 0
         self._is_over = False
-        self._place: Place | None = None
+        self._place: ScriptLine | None = None
 
-    def backward(self, seen: Seen, graph: LossGraph | None) -> Finding | None:
+    def backward(self, seen: SeenSoFar, graph: LossGraph | None) -> Proof | None:
         if self._is_over or self._of is None:
             return None
         grad = self._of.grad
@@ -47,14 +47,14 @@ class NeverCleared(Mistake):
         self._place = script_place()
         return None
 
-    def backward_ended(self, seen: Seen) -> None:
+    def backward_ended(self, seen: SeenSoFar) -> None:
         if self._of is not None and not self._is_over:
             grad = self._of.grad
             if grad is None or self._bits is None or torch.equal(grad, self._bits):
                 self._is_over = True  # no backward adds to it: the script writes it, as of masters
         self._note()
 
-    def updated(self, seen: Seen, optimizer: Optimizer, *, is_lead: bool) -> Finding | None:
+    def updated(self, seen: SeenSoFar, optimizer: Optimizer, *, is_lead: bool) -> Proof | None:
         if not is_lead or self._is_over:
             return None
         if self._of is None:
@@ -69,7 +69,7 @@ class NeverCleared(Mistake):
         if self._is_over or self._in_a_row < UPDATES:
             return None
         self._is_over = True
-        return Finding(
+        return Proof(
             fact=(
                 f"gradients of earlier steps are never cleared: in {UPDATES} updates each backward "
                 "added to what all those before it had left"

@@ -10,10 +10,10 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from supervisor.worker.mistakes.mistake import Finding, ForwardSeen, Mistake, Seen
+from supervisor.worker.mistakes.mistake import ForwardSeen, Mistake, Proof, SeenSoFar
 from supervisor.worker.mistakes.names import owners, some
 from supervisor.worker.mistakes.own_draw import is_own_draw
-from supervisor.worker.mistakes.places import Place, line_with, script_place
+from supervisor.worker.mistakes.places import ScriptLine, line_with, script_place
 
 FIRST, LAST = 3, 20
 
@@ -38,10 +38,10 @@ class NeverGraded(Mistake):
         self._suspects: list[nn.Module] | None = None
         self._hooked: list[tuple[nn.Module, int]] = []
         self._ran: dict[int, bool] = {}
-        self._place: Place | None = None
+        self._place: ScriptLine | None = None
         self._looks = 0
 
-    def forward(self, seen: Seen, call: ForwardSeen) -> Finding | None:
+    def forward(self, seen: SeenSoFar, call: ForwardSeen) -> Proof | None:
         if (
             not self._suspects
             or not call.with_graph
@@ -70,7 +70,7 @@ class NeverGraded(Mistake):
             module._forward_pre_hooks.pop(key, None)
         self._hooked.clear()
 
-    def before_update(self, seen: Seen, optimizer: Optimizer) -> None:
+    def before_update(self, seen: SeenSoFar, optimizer: Optimizer) -> None:
         if self._suspects is None and seen.updates == FIRST:
             mine = {id(each) for group in optimizer.param_groups for each in group["params"]}
             modules = {id(owner.module): owner.module for owner in owners(seen.registry).values()}
@@ -80,7 +80,7 @@ class NeverGraded(Mistake):
                 if _is_without_gradient(module, mine) and is_own_draw(module)
             ]
 
-    def updated(self, seen: Seen, optimizer: Optimizer, *, is_lead: bool) -> Finding | None:
+    def updated(self, seen: SeenSoFar, optimizer: Optimizer, *, is_lead: bool) -> Proof | None:
         if not self._suspects or seen.updates < LAST:
             return None
         suspects, self._suspects = self._suspects, []
@@ -95,7 +95,7 @@ class NeverGraded(Mistake):
             return None
         ids = {id(module) for module in proved}
         names = [o.name for o in owners(seen.registry).values() if id(o.module) in ids]
-        return Finding(
+        return Proof(
             fact=(
                 f"{len(names)} tensors that the optimizer holds never got a gradient in "
                 f"{seen.updates} updates, because their modules run under no_grad: {some(names)}"

@@ -16,7 +16,7 @@ from supervisor.worker.ground.user_frames import is_users
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ScriptLine:
     """A line of the script; `around`: those of its callers, from the inside."""
 
     file: str
@@ -36,7 +36,7 @@ def told(file: str, line: int) -> str:
     return f"{file if short.startswith('..') else short}:{line}"
 
 
-def script_place() -> Place | None:
+def script_place() -> ScriptLine | None:
     """The innermost line of the script on the stack; None where no script is."""
     lines: list[tuple[str, int]] = []
     frame = sys._getframe(1)
@@ -45,7 +45,7 @@ def script_place() -> Place | None:
         if is_users(file) and not is_library_file(file):
             lines.append((file, frame.f_lineno))
         frame = frame.f_back  # type: ignore[assignment]
-    return Place(*lines[0], tuple(lines)) if lines else None
+    return ScriptLine(*lines[0], tuple(lines)) if lines else None
 
 
 @functools.lru_cache(maxsize=32)
@@ -86,7 +86,7 @@ def function_at(file: str, line: int) -> Function | None:
     return found
 
 
-def loss_line(place: Place | None, models: Iterable[object] = ()) -> str:
+def loss_line(place: ScriptLine | None, models: Iterable[object] = ()) -> str:
     """Where the loss was computed on which ``loss.backward()`` is called at `place`: the call of
     ``cross_entropy`` in the class of one of `models`, or the last assignment of that name before
     it; `place` itself where the source does not tell."""
@@ -139,7 +139,7 @@ def calls(inside: ast.AST, method: str) -> Iterator[_Call]:
             yield _Call(node.func, node.lineno, node.end_lineno)
 
 
-def line_with(place: Place, *words: str) -> str:
+def line_with(place: ScriptLine, *words: str) -> str:
     """The innermost line on the stack in whose ``with`` statement, or decorator, a word stands."""
     for file, line in place.around:
         function = function_at(file, line)

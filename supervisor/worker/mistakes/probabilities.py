@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from supervisor.worker.mistakes.loss_graph import LossGraph, behind_views
-from supervisor.worker.mistakes.mistake import Finding, Mistake, Seen
+from supervisor.worker.mistakes.mistake import Mistake, Proof, SeenSoFar
 from supervisor.worker.mistakes.places import loss_line, script_place
 
 TIMES = 3
@@ -30,7 +30,7 @@ class Probabilities(Mistake):
     def __init__(self) -> None:
         self._times = 0
 
-    def backward(self, seen: Seen, graph: LossGraph | None) -> Finding | None:
+    def backward(self, seen: SeenSoFar, graph: LossGraph | None) -> Proof | None:
         if graph is None:
             return None
         found = _double(graph)
@@ -47,7 +47,7 @@ class Probabilities(Mistake):
             for name, part in model.named_modules()
             if isinstance(part, kind)
         ]
-        return Finding(
+        return Proof(
             fact=(
                 f"{loss} gets probabilities: its input comes out of a {first}, which it applies "
                 "itself"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch.optim import Adam, AdamW, Optimizer
 
-from supervisor.worker.mistakes.mistake import Finding, Mistake, Seen
+from supervisor.worker.mistakes.mistake import Mistake, Proof, SeenSoFar
 from supervisor.worker.mistakes.names import owners, some
-from supervisor.worker.mistakes.places import Place, calls, function_at, told
+from supervisor.worker.mistakes.places import ScriptLine, calls, function_at, told
 
 UPDATES = 40
 ELEMENTS = 256
@@ -36,7 +36,7 @@ class RoundedAway(Mistake):
         self._wanted: list[torch.Tensor] = []
         self._count = 0
 
-    def updated(self, seen: Seen, optimizer: Optimizer, *, is_lead: bool) -> Finding | None:
+    def updated(self, seen: SeenSoFar, optimizer: Optimizer, *, is_lead: bool) -> Proof | None:
         if not is_lead or self._of == [] or type(optimizer) not in (Adam, AdamW):
             return None
         if self._of is None:
@@ -58,7 +58,7 @@ class RoundedAway(Mistake):
         self._count += 1
         return self._judge(seen, optimizer) if self._count >= UPDATES else None
 
-    def _judge(self, seen: Seen, optimizer: Optimizer) -> Finding | None:
+    def _judge(self, seen: SeenSoFar, optimizer: Optimizer) -> Proof | None:
         of, self._of = self._of or [], []
         lost = due = 0
         still: list[int] = []
@@ -76,7 +76,7 @@ class RoundedAway(Mistake):
         names = [known[key].name for key in still if key in known]
         place = seen.place_of(optimizer)
         kind = str(of[0].dtype).removeprefix("torch.")
-        return Finding(
+        return Proof(
             fact=(
                 f"updates are rounded away: of the {kind} elements that {UPDATES} updates were to "
                 f"move by more than a unit in the last place, {lost / due:.0%} have kept their "
@@ -91,7 +91,7 @@ class RoundedAway(Mistake):
         self._of = []
 
 
-def _cast_before(place: Place) -> str:
+def _cast_before(place: ScriptLine) -> str:
     """Where the model was cast, in the function that makes the optimizer; else that line."""
     function = function_at(place.file, place.line)
     lines = [
@@ -116,4 +116,5 @@ def _intended(optimizer: Optimizer, each: torch.Tensor) -> torch.Tensor | None:
     count, (first, second) = float(state["step"]), group["betas"]
     mean = _few(state["exp_avg"]).float() / (1 - first**count)
     square = _few(state["exp_avg_sq"]).float() / (1 - second**count)
-    return -float(group["lr"]) * mean / (square.sqrt() + group["eps"])
+    change: torch.Tensor = mean / (square.sqrt() + group["eps"]) * -float(group["lr"])
+    return change

@@ -9,8 +9,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 from torch.optim import Optimizer
 
-from supervisor.worker.mistakes.mistake import Finding, ForwardSeen, Mistake, Seen
-from supervisor.worker.mistakes.places import Place, calls, function_at, told, tree_of
+from supervisor.worker.mistakes.mistake import ForwardSeen, Mistake, Proof, SeenSoFar
+from supervisor.worker.mistakes.places import ScriptLine, calls, function_at, told, tree_of
 
 UPDATES = 5
 
@@ -33,13 +33,13 @@ class StaysInEval(Mistake):
 
     def __init__(self) -> None:
         self._trained: set[int] = set()
-        self._evaluated: dict[int, Place | None] = {}
+        self._evaluated: dict[int, ScriptLine | None] = {}
         self._now: tuple[int, nn.Module] | None = None
         self._in_a_row = 0
         self._is_over = False
-        self._place: Place | None = None
+        self._place: ScriptLine | None = None
 
-    def forward(self, seen: Seen, call: ForwardSeen) -> Finding | None:
+    def forward(self, seen: SeenSoFar, call: ForwardSeen) -> Proof | None:
         module, key = call.module, id(call.module)
         if self._is_over:
             return None
@@ -56,7 +56,7 @@ class StaysInEval(Mistake):
             self._place = self._place or call.place()
         return None
 
-    def updated(self, seen: Seen, optimizer: Optimizer, *, is_lead: bool) -> Finding | None:
+    def updated(self, seen: SeenSoFar, optimizer: Optimizer, *, is_lead: bool) -> Proof | None:
         if not is_lead or self._is_over or self._now is None:
             return None
         key, module = self._now
@@ -73,7 +73,7 @@ class StaysInEval(Mistake):
         files = {file for file, _ in (*evaluated.around, *self._place.around)}
         if any(_has_conditional_train(file) for file in files):
             return None
-        return Finding(
+        return Proof(
             fact=(
                 f"training goes on in eval() mode since the evaluation: {len(off)} layers of "
                 f"dropout or batch norm are off, such as {off[0] or type(module).__name__}"
@@ -102,7 +102,9 @@ def _has_conditional_train(file: str) -> bool:
         if is_branch and any(calls(node, "train")):
             return True
         is_call = isinstance(node, ast.Call) and (node.args or node.keywords)
-        if is_call and getattr(node.func, "attr", "") == "train":  # train(mode): either
+        if (
+            is_call and getattr(getattr(node, "func", None), "attr", "") == "train"
+        ):  # train(mode): either
             return True
     return False
 
@@ -111,7 +113,7 @@ def _is_main(node: ast.AST) -> bool:
     return isinstance(node, ast.If) and "__name__" in ast.dump(node.test)
 
 
-def _eval_call(place: Place) -> str:
+def _eval_call(place: ScriptLine) -> str:
     """The nearest ``x.eval()`` before the evaluation's forward, from the inside of the stack."""
     for file, line in place.around:
         function = function_at(file, line)

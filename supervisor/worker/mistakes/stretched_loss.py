@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from supervisor.worker.mistakes.loss_graph import LossGraph
-from supervisor.worker.mistakes.mistake import Finding, Mistake, Seen
+from supervisor.worker.mistakes.mistake import Mistake, Proof, SeenSoFar
 from supervisor.worker.mistakes.places import loss_line, script_place
 
 
@@ -29,7 +29,7 @@ class StretchedLoss(Mistake):
     def __init__(self) -> None:
         self._times = 0
 
-    def backward(self, seen: Seen, graph: LossGraph | None) -> Finding | None:
+    def backward(self, seen: SeenSoFar, graph: LossGraph | None) -> Proof | None:
         if graph is None:
             return None
         shapes = next(filter(None, map(_shapes, graph.named("MseLoss", "SmoothL1", "Huber"))), None)
@@ -39,7 +39,7 @@ class StretchedLoss(Mistake):
         if self._times < 2:
             return None
         given, target, full = shapes
-        return Finding(
+        return Proof(
             fact=(
                 f"the loss broadcasts {given} against {target} to {full}: each prediction is "
                 "compared with every target, and the best one is their mean"

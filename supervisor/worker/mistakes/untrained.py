@@ -7,7 +7,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from supervisor.worker.mistakes.loss_graph import LossGraph
-from supervisor.worker.mistakes.mistake import Finding, Mistake, Seen
+from supervisor.worker.mistakes.mistake import Mistake, Proof, SeenSoFar
 from supervisor.worker.mistakes.names import Owner, assigned_at, owners, some
 from supervisor.worker.mistakes.own_draw import is_drawn_at_random, is_own_draw
 
@@ -38,7 +38,7 @@ class Untrained(Mistake):
         self._through: set[int] = set()
         self._reached = self._trained = 0
 
-    def backward(self, seen: Seen, graph: LossGraph | None) -> Finding | None:
+    def backward(self, seen: SeenSoFar, graph: LossGraph | None) -> Proof | None:
         if graph is None or self._suspects == {}:
             return None
         held = {
@@ -74,7 +74,7 @@ class Untrained(Mistake):
             self._suspects = {}
         return None
 
-    def updated(self, seen: Seen, optimizer: Optimizer, *, is_lead: bool) -> Finding | None:
+    def updated(self, seen: SeenSoFar, optimizer: Optimizer, *, is_lead: bool) -> Proof | None:
         if seen.updates < UPDATES or not self._suspects:
             return None
         suspects, self._suspects = self._suspects, {}
@@ -99,7 +99,7 @@ class Untrained(Mistake):
             where = assigned_at(*hidden) or where
             mend = f"self.{hidden[1]} = nn.ModuleList(...), before the optimizer is made"
         told = ", in a plain container, so not registered" if hidden is not None else ""
-        return Finding(
+        return Proof(
             fact=(
                 f"{len(names)} of {self._reached} tensors that the loss reaches are in no "
                 f"optimizer{told}, and have not changed in {seen.updates} updates: {some(names)}"

@@ -18,7 +18,7 @@ from supervisor.worker.ground.error_barrier import ErrorBarrier
 from supervisor.worker.ground.run_warnings import RunWarnings
 from supervisor.worker.mistakes.catalogue import KINDS
 from supervisor.worker.mistakes.loss_graph import LossGraph, TooLarge
-from supervisor.worker.mistakes.mistake import Finding, ForwardSeen, Mistake, Seen
+from supervisor.worker.mistakes.mistake import ForwardSeen, Mistake, Proof, SeenSoFar
 from supervisor.worker.mistakes.places import script_place
 from supervisor.worker.treatment.alert_teller import AlertTeller
 
@@ -49,7 +49,7 @@ class MistakeWatch:
         self._kinds: list[Mistake] = [
             kind() for kind in KINDS if kind.kind not in settings.on_purpose
         ]
-        self._seen = Seen(registry=registry, world_size=world_size, made_at=[])
+        self._seen = SeenSoFar(registry=registry, world_size=world_size, made_at=[])
         self._tells = tells
         self._alerts = alerts
         self._warn = warn
@@ -121,7 +121,7 @@ class MistakeWatch:
         """A resume has arrived: what it would need of the first steps is gone."""
         self._turn_off()
 
-    def _ask(self, look: Callable[[Mistake], Finding | None]) -> None:
+    def _ask(self, look: Callable[[Mistake], Proof | None]) -> None:
         for mistake in list(self._kinds):
             finding = look(mistake)
             if finding is not None:
@@ -129,7 +129,7 @@ class MistakeWatch:
                 if self._tells:
                     self._tell(mistake.kind, finding)
 
-    def _tell(self, kind: str, finding: Finding) -> None:
+    def _tell(self, kind: str, finding: Proof) -> None:
         step = max(self._step, 0)
         at = f"{finding.where}: " if finding.where else ""
         message = (

@@ -5,15 +5,15 @@ from __future__ import annotations
 import torch
 from torch.optim import Optimizer
 
-from supervisor.worker.mistakes.mistake import Finding, Mistake, Seen
-from supervisor.worker.mistakes.places import Place, calls, function_at, script_place, told
+from supervisor.worker.mistakes.mistake import Mistake, Proof, SeenSoFar
+from supervisor.worker.mistakes.places import ScriptLine, calls, function_at, script_place, told
 
 IN_A_ROW = 10
 FALLEN = 1e-3
 """Of the first rate. A rate that is small from the start is the script's choice."""
 
 
-class StillWeights(Mistake):
+class UnchangedWeights(Mistake):
     """A schedule meant for epochs that is stepped at every batch: the rate is gone.
 
     Proof: in 10 updates of the lead in a row no bit of any FP32 weight has changed, though there
@@ -32,7 +32,7 @@ class StillWeights(Mistake):
         self._first = self._in_a_row = 0.0
         self._before: list[torch.Tensor] = []
 
-    def updated(self, seen: Seen, optimizer: Optimizer, *, is_lead: bool) -> Finding | None:
+    def updated(self, seen: SeenSoFar, optimizer: Optimizer, *, is_lead: bool) -> Proof | None:
         if not is_lead:
             return None
         rate = max(float(group["lr"]) for group in optimizer.param_groups if "lr" in group)
@@ -56,7 +56,7 @@ class StillWeights(Mistake):
             return None
         self._before = []
         made = seen.latest("scheduler") or seen.place_of(optimizer)
-        return Finding(
+        return Proof(
             fact=(
                 f"the learning rate has fallen from {self._first:.2g} to {rate:.2g} within "
                 f"{seen.updates} updates: the last {IN_A_ROW} have changed no bit of any weight"
@@ -69,7 +69,7 @@ class StillWeights(Mistake):
         self._in_a_row, self._before = 0, []
 
 
-def _schedule_step(place: Place | None) -> str:
+def _schedule_step(place: ScriptLine | None) -> str:
     """The next ``x.step()`` behind the optimizer's own, in the same function."""
     function = function_at(place.file, place.line) if place else None
     if place is None or function is None:
