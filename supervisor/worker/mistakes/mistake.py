@@ -92,7 +92,9 @@ class Mistake(ABC):
     def before_update(self, seen: SeenSoFar, optimizer: Optimizer) -> None:  # noqa: B027
         """An optimizer is about to step."""
 
-    def updated(self, seen: SeenSoFar, optimizer: Optimizer, *, is_lead: bool) -> Proof | None:
+    def updated(  # noqa: B027
+        self, seen: SeenSoFar, optimizer: Optimizer, *, is_lead: bool
+    ) -> Proof | None:
         """It has stepped, as the script asked for."""
 
     def interrupted(self) -> None:  # noqa: B027
