@@ -53,7 +53,10 @@ class ToldMistake:
 
 def find_mistakes(events: Sequence[AlertEvent]) -> tuple[ToldMistake, ...]:
     """Each kind once, in the order of time."""
-    first = {event.alert_kind: event for event in reversed(events) if event.category == "mistake"}
+    first: dict[str, AlertEvent] = {}
+    for event in events:
+        if event.category == "mistake":
+            first.setdefault(event.alert_kind, event)
     return tuple(
         ToldMistake(
             kind=kind,
@@ -62,7 +65,7 @@ def find_mistakes(events: Sequence[AlertEvent]) -> tuple[ToldMistake, ...]:
             step=event.step,
             mend=str(event.metadata.get("mend") or ""),
         )
-        for kind, event in reversed(first.items())
+        for kind, event in first.items()
     )
 
 
