@@ -80,7 +80,7 @@ class Hooked:
         inits = {cls: cls.__init__ for cls in (Optimizer, LRScheduler)}
 
         def forward(module: Module, *args: Any, **kwargs: Any) -> Any:
-            if self._depth or not self.watch.is_on or next(module.parameters(), None) is None:
+            if self._depth or not self.watch.is_on or next(Module.parameters(module), None) is None:
                 return call(module, *args, **kwargs)
             self.registry.add_model(module)
             self._depth += 1

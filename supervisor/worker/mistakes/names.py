@@ -28,7 +28,7 @@ def owners(registry: Registry) -> dict[int, Owner]:
     """Id of a parameter → its owner, for the models of the run."""
     found: dict[int, Owner] = {}
     for model in registry.models.values():
-        for path, module in list(model.named_modules()):
+        for path, module in list(nn.Module.named_modules(model)):
             _note(found, path, module, None)
             for attribute, value in list(vars(module).items()):
                 if attribute.startswith("_") or not isinstance(value, (list, tuple, dict)):
@@ -37,7 +37,7 @@ def owners(registry: Registry) -> dict[int, Owner]:
                 for key, part in items:
                     if isinstance(part, nn.Module):
                         prefix = f"{path}.{attribute}" if path else attribute
-                        for below, inner in part.named_modules():
+                        for below, inner in nn.Module.named_modules(part):
                             at = f"{prefix}[{key!r}]" + (f".{below}" if below else "")
                             _note(found, at, inner, (module, attribute))
     return found
@@ -46,7 +46,7 @@ def owners(registry: Registry) -> dict[int, Owner]:
 def _note(
     found: dict[int, Owner], path: str, module: nn.Module, hidden: tuple[nn.Module, str] | None
 ) -> None:
-    for name, each in module.named_parameters(recurse=False):
+    for name, each in list(nn.Module.named_parameters(module, recurse=False)):
         found.setdefault(id(each), Owner(f"{path}.{name}" if path else name, module, hidden))
 
 

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from supervisor.worker.mistakes.mistake import ForwardSeen, Mistake, Proof, SeenSoFar
 from supervisor.worker.mistakes.names import owners, some
-from supervisor.worker.mistakes.own_draw import is_own_draw
+from supervisor.worker.mistakes.own_draw import is_own_draw, own_parameters
 from supervisor.worker.mistakes.places import ScriptLine, line_with, script_place
 
 FIRST, LAST = 3, 20
@@ -89,7 +89,7 @@ class NeverGraded(Mistake):
             for module in suspects
             if self._ran.get(id(module))
             and is_own_draw(module)
-            and all(each.grad is None for each in module.parameters(False))
+            and all(each.grad is None for each in own_parameters(module))
         ]
         if not proved or self._looks < 3:
             return None
@@ -109,7 +109,7 @@ class NeverGraded(Mistake):
 
 
 def _is_without_gradient(module: nn.Module, mine: set[int]) -> bool:
-    own = list(module.parameters(recurse=False))
+    own = own_parameters(module)
     return bool(own) and all(
         each.requires_grad and each.grad is None and id(each) in mine for each in own
     )
@@ -118,5 +118,5 @@ def _is_without_gradient(module: nn.Module, mine: set[int]) -> bool:
 def _is_compiled(module: nn.Module) -> bool:
     return any(
         part._compiled_call_impl is not None or type(part).__name__ == "OptimizedModule"
-        for part in module.modules()
+        for part in nn.Module.modules(module)
     )

@@ -18,11 +18,16 @@ FEW = 32
 """Fewer elements tell nothing of a law."""
 
 
+def own_parameters(module: nn.Module) -> list[nn.Parameter]:
+    """Those of the module itself; asked of torch, as the script may have methods of its own."""
+    return [each for each in module._parameters.values() if each is not None]
+
+
 def is_own_draw(module: nn.Module) -> bool:
     """Whether all parameters of `module` itself are its constructor's; False where unknown."""
     if type(module).__module__.partition(".")[0] != "torch":
         return False
-    own = list(module.parameters(recurse=False))
+    own = own_parameters(module)
     if not own or any(each._version != 1 for each in own):
         return False
     if isinstance(module, _NORMS):

@@ -44,7 +44,7 @@ class Probabilities(Mistake):
         names = [
             name
             for model in seen.registry.models.values()
-            for name, part in model.named_modules()
+            for name, part in nn.Module.named_modules(model)
             if isinstance(part, kind)
         ]
         return Proof(

@@ -65,8 +65,8 @@ class StaysInEval(Mistake):
         if self._in_a_row < UPDATES:
             return None
         self._is_over = True
-        off = [name for name, part in module.named_modules() if _matters(part)]
-        on = any(part.training for part in module.modules() if _matters(part))
+        off = [name for name, part in nn.Module.named_modules(module) if _matters(part)]
+        on = any(part.training for part in nn.Module.modules(module) if _matters(part))
         evaluated = self._evaluated[key]
         if not off or on or evaluated is None or self._place is None:
             return None

@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 from supervisor.worker.mistakes.loss_graph import LossGraph
 from supervisor.worker.mistakes.mistake import Mistake, Proof, SeenSoFar
 from supervisor.worker.mistakes.names import Owner, assigned_at, owners, some
-from supervisor.worker.mistakes.own_draw import is_drawn_at_random, is_own_draw
+from supervisor.worker.mistakes.own_draw import is_drawn_at_random, is_own_draw, own_parameters
 
 UPDATES = 20
 """Long enough for an optimizer that is made late, early enough to save the run."""
@@ -115,7 +115,7 @@ def _all_free(owner: Owner, free: dict[int, torch.Tensor]) -> bool:
     words = owner.name.lower()
     if "lora" in words or "adapter" in words:
         return False
-    return all(id(each) in free for each in module.parameters(False)) and is_own_draw(module)
+    return all(id(each) in free for each in own_parameters(module)) and is_own_draw(module)
 
 
 def _some_of(leaf: torch.Tensor) -> torch.Tensor:
