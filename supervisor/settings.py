@@ -248,6 +248,15 @@ class LogSettings:
 
 
 @dataclass
+class MistakeSettings:
+    enabled: bool = False
+    """Look for silent training mistakes in the first updates (docs/mistakes.md). Off until it has
+    been shown on whole runs that no healthy one is accused or changed."""
+    on_purpose: list[str] = field(default_factory=list)
+    """Kinds that this script means, which are not told: ``[trained_by_nothing]``."""
+
+
+@dataclass
 class RunSettings:
     """A whole config."""
 
@@ -264,6 +273,7 @@ class RunSettings:
     capture: CaptureSettings = field(default_factory=CaptureSettings)
     probes: ProbeSettings = field(default_factory=ProbeSettings)
     compute_check: ComputeCheckSettings = field(default_factory=ComputeCheckSettings)
+    mistakes: MistakeSettings = field(default_factory=MistakeSettings)
     fast_forward: FastForwardSettings = field(default_factory=FastForwardSettings)
     report: ReportSettings = field(default_factory=ReportSettings)
     notify: NotifySettings = field(default_factory=NotifySettings)

@@ -33,8 +33,9 @@ def test_resumes_are_exact_only_if_all_were() -> None:
         "resumed exactly from step 80: every replayed step equals the recorded one"
     )
     assert lines(exact, resumed(3, 90, "exact", ""))[1] == "resumed 2 times, exactly from step 90"
-    assert lines(resumed(2, 80, "approximate", "a.csv is not as it was."), resumed(3, 90, "exact",
-        ""))[1] == "resumed 1 of 2 times approximately from step 80: a.csv is not as it was"  # fmt: skip
+    assert lines(
+        resumed(2, 80, "approximate", "a.csv is not as it was."), resumed(3, 90, "exact", "")
+    )[1] == ("resumed 1 of 2 times approximately from step 80: a.csv is not as it was")
     assert lines(exact, resumed(2, 80, "approximate", "rank 1 differs"))[1] == (
         "resumed approximately from step 80: rank 1 differs"
     )

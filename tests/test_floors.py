@@ -94,6 +94,7 @@ SUB_ROOMS: dict[str, tuple[str, ...]] = {
         "replay/loading",
         "replay",
         "treatment",
+        "mistakes",
         "live",
         "session",
     ),

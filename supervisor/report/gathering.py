@@ -16,7 +16,7 @@ from supervisor.events.step_events import AlertEvent
 from supervisor.first_lines import first_lines
 from supervisor.masking import mask_all, mask_command, mask_secrets
 from supervisor.records import NAN
-from supervisor.report.facts.alert_summary import summarise_alerts
+from supervisor.report.facts.alert_summary import find_mistakes, summarise_alerts
 from supervisor.report.facts.anomalies import build_anomalies
 from supervisor.report.facts.attempts import build_attempts
 from supervisor.report.facts.crash_report import AttemptFacts, CrashReport, Incident
@@ -93,6 +93,7 @@ def _build(run_data: RunData) -> CrashReport:
         ),
         root_cause=blamed.key if blamed else shortfalls[0].key if shortfalls else "none",
         root_cause_sentence=blamed.sentence if blamed else _nothing(run_data, shortfalls),
+        mistakes=find_mistakes(run_data.of(AlertEvent)),
         overcome=root is not None
         and all(is_overcome(incident, run_data) for incident in incidents)
         and end in ("completed", "running"),

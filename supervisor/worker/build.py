@@ -104,6 +104,7 @@ from supervisor.worker.live.snapshot_listener import SnapshotListener
 from supervisor.worker.live.step_recorder import StepRecorder
 from supervisor.worker.live.step_times import StepTimes
 from supervisor.worker.live_driver import Live
+from supervisor.worker.mistakes.watch import MistakeWatch
 from supervisor.worker.outside_draws.outside_draws import OUTSIDE
 from supervisor.worker.probes.probes import Probes
 from supervisor.worker.process.collective_count import CollectiveCount
@@ -724,7 +725,17 @@ class BuiltWorker:
             warn=self.warn,
         )
         self.called_hooks = CalledHooks(self.tape, self.interception, self.progress)
+        mistakes = MistakeWatch(
+            self.settings.mistakes,
+            self.registry,
+            world_size=self.place.world_size,
+            tells=self.place.leads and not self.is_experiment,
+            alerts=self.alerts,
+            warn=self.warn,
+            barrier=self.barrier,
+        )
         self.live = Live(
+            mistakes=mistakes,
             interception=self.interception,
             progress=self.progress,
             registry=self.registry,

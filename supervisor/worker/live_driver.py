@@ -49,6 +49,7 @@ from supervisor.worker.live.new_trainings import NewTrainings
 from supervisor.worker.live.own_time import OwnTime
 from supervisor.worker.live.seen_closure import SeenClosures
 from supervisor.worker.live.step_recorder import StepRecorder
+from supervisor.worker.mistakes.watch import MistakeWatch
 from supervisor.worker.process.heartbeat import Heartbeat
 from supervisor.worker.recording.called_hooks import CalledHooks
 from supervisor.worker.recording.recording import Recording, encode
@@ -89,6 +90,7 @@ class Live(TrainingHooks):
         averages: FirstAverages,
         heartbeat: Heartbeat,
         injector: FaultInjector,
+        mistakes: MistakeWatch,
         barrier: ErrorBarrier,
         of_ranks: bool,
     ) -> None:
@@ -114,6 +116,7 @@ class Live(TrainingHooks):
         self._heartbeat = heartbeat
         self._injector = injector
         self._armed = injector.is_armed
+        self.mistakes = mistakes
         self._forward_part = barrier("forward", records=True)
         self._loss_part = barrier("loss")
         self._scaler_part = barrier("scaler", records=True)
@@ -157,6 +160,8 @@ class Live(TrainingHooks):
                 part.caught(error)
             if self._armed:
                 call = self._injector.on_forward(progress.steps_done, module, args, kwargs, call)
+            if self.mistakes.is_on:
+                self.mistakes.forward(module)
             with_graph = torch.is_grad_enabled()
             nodes = 0 if with_graph else graph_nodes()
             if self._compute.step == progress.steps_done:
@@ -179,6 +184,8 @@ class Live(TrainingHooks):
                         self.clock.made_without_graph(graph_nodes() - nodes)
             return self._injector.on_output(progress.steps_done, output) if self._armed else output
         finally:
+            if self.mistakes.is_on:
+                self.mistakes.forward_ended()
             interception.depth -= 1
 
     def backward(self, roots: Any, call: Callable[[Any], Any]) -> Any:
@@ -192,6 +199,8 @@ class Live(TrainingHooks):
                 self._begin_backward(roots)
             except BaseException as error:
                 self._loss_part.caught(error)
+            if self.mistakes.is_on:
+                self.mistakes.backward(roots)
             if self._compute.step == self.progress.steps_done:
                 call = functools.partial(self._compute.run, BACKWARD, call)
             random = self._random
@@ -202,6 +211,8 @@ class Live(TrainingHooks):
                 earlier = random.look()
                 result = call(roots)
                 random.after_backward(earlier)
+            if self.mistakes.is_on:
+                self.mistakes.backward_ended()
             if hooks.has_updated:
                 self._updated_in_hooks()
             return result
@@ -315,6 +326,8 @@ class Live(TrainingHooks):
                     self.progress.tape_is_whole = False  # a replay does nothing in a forward
                 is_lead = self._leads(optimizer)
             self._is_updating = is_lead
+            if self.mistakes.is_on:
+                self.mistakes.before_update(optimizer)
             closure = args[0] if args else kwargs.get("closure")
             if closure is not None:
                 if clock.is_due and clock.has_forwards:  # before what the closure counts
@@ -401,7 +414,11 @@ class Live(TrainingHooks):
                 self._is_updating = False
                 if is_lead:
                     self._scaled = None
+                left_out = self._updates.leaves_out
                 self._end_update(optimizer, is_lead=is_lead)
+                if self.mistakes.is_on:
+                    step = self.progress.steps_done
+                    self.mistakes.updated(optimizer, step, is_lead=is_lead, is_left_out=left_out)
                 clock.at_update = self.progress.at_update
                 if self._called_hooks.are_due:
                     self._called_hooks.has_updated = True
@@ -533,6 +550,7 @@ class Live(TrainingHooks):
         Args:
             region: see `RngRecorder`.
         """
+        self.mistakes.continue_at()
         self._random.region = region
         self.progress.steps_done = self._boundary_at = steps_done
         self.clock = clock

@@ -86,6 +86,7 @@ class Session:
 
     def object_found(self, kind: str, found: Any) -> None:
         """The script has made an object of torch that belongs to its state."""
+        self._live.mistakes.made(kind, found)
         with self._registering:
             getattr(self.registry, f"add_{kind}")(found)
 

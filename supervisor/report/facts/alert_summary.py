@@ -36,6 +36,39 @@ class AlertSummary:
     latest: tuple[LatestAlert, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToldMistake:
+    """A silent training mistake that was proved in the run.
+
+    Attributes:
+        where: ``file:line`` of the script, or the module or parameter.
+    """
+
+    kind: str
+    message: str
+    where: str
+    step: int | None
+    mend: str
+
+
+def find_mistakes(events: Sequence[AlertEvent]) -> tuple[ToldMistake, ...]:
+    """Each kind once, in the order of time."""
+    first: dict[str, AlertEvent] = {}
+    for event in events:
+        if event.category == "mistake":
+            first.setdefault(event.alert_kind, event)
+    return tuple(
+        ToldMistake(
+            kind=kind,
+            message=event.fact or event.message,
+            where=str(event.metadata.get("where") or ", ".join(event.metadata.get("names") or ())),
+            step=event.step,
+            mend=str(event.metadata.get("mend") or ""),
+        )
+        for kind, event in first.items()
+    )
+
+
 def summarise_alerts(events: Sequence[AlertEvent]) -> AlertSummary | None:
     """Sums up alerts in the order of time; None without one."""
     if not events:

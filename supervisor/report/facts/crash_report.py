@@ -8,7 +8,7 @@ from typing import Any
 
 from supervisor.codes import ExitSign
 from supervisor.records import NAN, plain
-from supervisor.report.facts.alert_summary import AlertSummary
+from supervisor.report.facts.alert_summary import AlertSummary, ToldMistake
 from supervisor.report.facts.observed_values import ObservedValue
 from supervisor.report.facts.rates import RateChange
 from supervisor.shortfalls import Shortfall
@@ -242,6 +242,7 @@ class CrashReport:
     first_lines: tuple[str, ...] = ()
     root_cause: str
     root_cause_sentence: str
+    mistakes: tuple[ToldMistake, ...] = ()
     overcome: bool = False
     resume_command: str
     next_steps: tuple[str, ...] = ()

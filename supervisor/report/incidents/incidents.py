@@ -186,6 +186,8 @@ def _signs_of_events(run_data: RunData) -> list[_Sign]:
 def _told(event: JournalEvent, run_data: RunData) -> _Told | None:
     """What an event says about numerical trouble; None if nothing."""
     match event:
+        case AlertEvent(category="mistake"):
+            return None  # no trouble of the numbers: it stands at the top of the report
         case AlertEvent(severity=Severity.LOW | Severity.MEDIUM):
             return None
         case AlertEvent():

@@ -105,7 +105,11 @@ def _why(
     incidents: tuple[Incident, ...],
 ) -> str:
     if root is None:
-        alerts = sum(event.times for event in run_data.of(AlertEvent))
+        alert_events = run_data.of(AlertEvent)
+        mistakes = {event.alert_kind for event in alert_events if event.category == "mistake"}
+        if end in ("completed", "running") and mistakes:
+            return f"It has trained with {count(len(mistakes), 'mistake')} of the script's own."
+        alerts = sum(event.times for event in alert_events)
         wished = would_have(run_data)
         if wished and end in ("completed", "running"):
             return (

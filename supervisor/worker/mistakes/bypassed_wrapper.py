@@ -1,0 +1,87 @@
+"""DDP whose module is called past it."""
+
+from __future__ import annotations
+
+import gc
+import linecache
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from supervisor.worker.mistakes.mistake import ForwardSeen, Mistake, Proof, SeenSoFar
+from supervisor.worker.mistakes.places import ScriptLine
+
+UPDATES = 5
+OWN_AVERAGING = (
+    "all_reduce",
+    "reduce_scatter",
+    "average_parameters",
+    "broadcast(",
+    "all_gather_into",
+)
+
+
+class BypassedWrapper(Mistake):
+    """The training forward calls ``model.module``: gradients are never averaged.
+
+    Proof: of a module within a `DistributedDataParallel`, each training forward of the first 5
+    updates was called on the module itself, and the wrapper has never run; its files call nothing
+    by which the script could average by itself.
+
+    Spares: ``no_sync`` (the wrapper runs), evaluation through ``model.module`` (no gradients),
+    scripts that exchange gradients or weights themselves.
+
+    Sources: jingyaogong/minimind#853, pytorch/pytorch#104336.
+    """
+
+    kind = "wrapper_bypassed"
+
+    def __init__(self) -> None:
+        self._called: dict[int, nn.Module] = {}
+        self._wrapper_ran = False
+        self._place: ScriptLine | None = None
+        self._is_over = False
+
+    def forward(self, seen: SeenSoFar, call: ForwardSeen) -> Proof | None:
+        if seen.world_size < 2 or self._is_over or not call.with_graph:
+            return None
+        if isinstance(call.module, nn.parallel.DistributedDataParallel):
+            self._wrapper_ran = True
+        elif call.module.training:
+            self._called[id(call.module)] = call.module
+            self._place = self._place or call.place()
+        return None
+
+    def updated(self, seen: SeenSoFar, optimizer: Optimizer, *, is_lead: bool) -> Proof | None:
+        if not is_lead or seen.updates < UPDATES or self._is_over:
+            return None
+        self._is_over = True
+        called, self._called = self._called, {}
+        if self._wrapper_ran or self._place is None or not called:
+            return None
+        wrapped = [each for each in called.values() if any(map(_wraps(each), gc.get_objects()))]
+        if not wrapped or any(_averages(file) for file, _ in self._place.around):
+            return None
+        return Proof(
+            fact=(
+                f"DistributedDataParallel is bypassed: {type(wrapped[0]).__name__} is called as "
+                ".module in training, so no rank ever gets the gradients of another and their "
+                "weights drift apart"
+            ),
+            where=str(self._place),
+            mend="call the wrapper: output = model(x), where model is the DistributedDataParallel",
+        )
+
+
+def _wraps(module: nn.Module) -> Any:
+    def wraps(found: object) -> bool:
+        is_wrapper = type(found) is nn.parallel.DistributedDataParallel
+        return is_wrapper and found.module is module  # type: ignore[attr-defined]
+
+    return wraps
+
+
+def _averages(file: str) -> bool:
+    source = "".join(linecache.getlines(file))
+    return any(word in source for word in OWN_AVERAGING)

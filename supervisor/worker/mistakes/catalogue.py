@@ -1,0 +1,28 @@
+"""All kinds of mistakes, in the order of docs/mistakes.md."""
+
+from __future__ import annotations
+
+from supervisor.worker.mistakes.bypassed_wrapper import BypassedWrapper
+from supervisor.worker.mistakes.copied_input import CopiedInput
+from supervisor.worker.mistakes.mistake import Mistake
+from supervisor.worker.mistakes.never_cleared import NeverCleared
+from supervisor.worker.mistakes.never_graded import NeverGraded
+from supervisor.worker.mistakes.probabilities import Probabilities
+from supervisor.worker.mistakes.rounded_away import RoundedAway
+from supervisor.worker.mistakes.stays_in_eval import StaysInEval
+from supervisor.worker.mistakes.stretched_loss import StretchedLoss
+from supervisor.worker.mistakes.unchanged_weights import UnchangedWeights
+from supervisor.worker.mistakes.untrained import Untrained
+
+KINDS: tuple[type[Mistake], ...] = (
+    Untrained,
+    NeverGraded,
+    NeverCleared,
+    StaysInEval,
+    Probabilities,
+    StretchedLoss,
+    CopiedInput,
+    UnchangedWeights,
+    RoundedAway,
+    BypassedWrapper,
+)

@@ -1,0 +1,103 @@
+"""The graph of a loss, walked once before its backward."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+
+MAX_NODES = 20_000
+"""Walked in some 30 ms; a larger graph is left alone."""
+VIEWS = frozenset(
+    f"{name}Backward0"
+    for name in [
+        "View",
+        "UnsafeView",
+        "ReshapeAlias",
+        "Squeeze",
+        "Unsqueeze",
+        "Transpose",
+        "Permute",
+        "ToCopy",
+        "Alias",
+        "T",
+        "Clone",
+    ]
+) | {"SqueezeBackward1", "SqueezeBackward2"}
+"""Nodes that change no value."""
+
+
+class LossGraph:
+    """Nodes of one loss; valid only until its backward begins.
+
+    Attributes:
+        nodes: from the loss to the leaves, each before at least one of its inputs.
+        leaves: id of a leaf → it and the nodes that take it in, straight or through views.
+    """
+
+    def __init__(self, roots: Iterable[torch.Tensor]) -> None:
+        self.nodes: list[Any] = []
+        self.leaves: dict[int, tuple[torch.Tensor, list[Any]]] = {}
+        seen: set[Any] = set()
+        waiting = [root.grad_fn for root in roots if root.grad_fn is not None]
+        while waiting:
+            node = waiting.pop()
+            if node in seen:
+                continue
+            seen.add(node)
+            self.nodes.append(node)
+            if len(self.nodes) > MAX_NODES:
+                raise TooLarge
+            for child, _ in node.next_functions:
+                if child is not None:
+                    waiting.append(child)
+        for node in self.nodes:
+            if node.name() in VIEWS:
+                continue
+            for child, _ in node.next_functions:
+                end = behind_views(child)
+                leaf = getattr(end, "variable", None)
+                if leaf is not None:
+                    self.leaves.setdefault(id(leaf), (leaf, []))[1].append(node)
+
+    def named(self, *beginnings: str) -> Iterator[Any]:
+        return (node for node in self.nodes if node.name().startswith(beginnings))
+
+    def is_reached_beside(self, leaf: torch.Tensor, wanted: set[int]) -> bool:
+        """Whether a node that takes in `leaf` has another input, computed from a wanted leaf: the
+        gradient of that one comes through this one's layer."""
+        for node in self.leaves.get(id(leaf), (leaf, []))[1]:
+            others = [
+                child
+                for child, _ in node.next_functions
+                if child is not None and getattr(behind_views(child), "variable", None) is None
+            ]
+            if any(id(found) in wanted for found in _leaves_below(others)):
+                return True
+        return False
+
+
+class TooLarge(Exception):
+    """The graph has more than `MAX_NODES` nodes."""
+
+
+def behind_views(node: Any) -> Any:
+    """The first node, from `node` down, that is no view."""
+    while node is not None and node.name() in VIEWS:
+        node = node.next_functions[0][0] if node.next_functions else None
+    return node
+
+
+def _leaves_below(nodes: list[Any]) -> Iterator[torch.Tensor]:
+    seen: set[Any] = set()
+    waiting = list(nodes)
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        leaf = getattr(node, "variable", None)
+        if leaf is not None:
+            yield leaf
+        waiting.extend(child for child, _ in node.next_functions)

@@ -1,0 +1,122 @@
+"""Parameters that the optimizer holds and no gradient reaches."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from supervisor.worker.mistakes.mistake import ForwardSeen, Mistake, Proof, SeenSoFar
+from supervisor.worker.mistakes.names import owners, some
+from supervisor.worker.mistakes.own_draw import is_own_draw, own_parameters
+from supervisor.worker.mistakes.places import ScriptLine, line_with, script_place
+
+FIRST, LAST = 3, 20
+
+
+class NeverGraded(Mistake):
+    """An encoder under ``no_grad``, left over from a frozen version.
+
+    Proof: a module of torch, all of it in the optimizer, holds its constructor's own draw, had no
+    gradient in 20 updates, and ran with gradients off in each looked-at training forward, which
+    ran with gradients on.
+
+    Spares: heads not used yet (they do not run), frozen ones (``requires_grad`` off), loaded or
+    copied ones (frozen backbones, mean teachers, momentum encoders), all that ran with gradients
+    on (a zero start of low-rank factors, outputs that no loss uses).
+
+    Sources: queenie88/A-GCN#4, kohya-ss/sd-scripts#323.
+    """
+
+    kind = "never_a_gradient"
+
+    def __init__(self) -> None:
+        self._suspects: list[nn.Module] | None = None
+        self._hooked: list[tuple[nn.Module, int]] = []
+        self._ran: dict[int, bool] = {}
+        self._place: ScriptLine | None = None
+        self._looks = 0
+
+    def forward(self, seen: SeenSoFar, call: ForwardSeen) -> Proof | None:
+        if (
+            not self._suspects
+            or not call.with_graph
+            or self._looks >= 3
+            or not call.module.training
+        ):
+            return None
+        if "torch._dynamo" in sys.modules and _is_compiled(call.module):
+            self._suspects = []
+            return None
+        self._looks += 1
+        for module in self._suspects:
+            key = -1 - len(self._hooked)  # torch's own are from 0
+            module._forward_pre_hooks[key] = functools.partial(self._runs)
+            self._hooked.append((module, key))
+        return None
+
+    def _runs(self, module: nn.Module, args: Any) -> None:
+        is_off = not torch.is_grad_enabled()
+        self._ran[id(module)] = self._ran.get(id(module), True) and is_off
+        if is_off and self._place is None:
+            self._place = script_place()
+
+    def forward_ended(self) -> None:
+        for module, key in self._hooked:
+            module._forward_pre_hooks.pop(key, None)
+        self._hooked.clear()
+
+    def before_update(self, seen: SeenSoFar, optimizer: Optimizer) -> None:
+        if self._suspects is None and seen.updates == FIRST:
+            mine = {id(each) for group in optimizer.param_groups for each in group["params"]}
+            modules = {id(owner.module): owner.module for owner in owners(seen.registry).values()}
+            self._suspects = [
+                module
+                for module in modules.values()
+                if _is_without_gradient(module, mine) and is_own_draw(module)
+            ]
+
+    def updated(self, seen: SeenSoFar, optimizer: Optimizer, *, is_lead: bool) -> Proof | None:
+        if not self._suspects or seen.updates < LAST:
+            return None
+        suspects, self._suspects = self._suspects, []
+        proved = [
+            module
+            for module in suspects
+            if self._ran.get(id(module))
+            and is_own_draw(module)
+            and all(each.grad is None for each in own_parameters(module))
+        ]
+        if not proved or self._looks < 3:
+            return None
+        ids = {id(module) for module in proved}
+        names = [o.name for o in owners(seen.registry).values() if id(o.module) in ids]
+        return Proof(
+            fact=(
+                f"{len(names)} tensors that the optimizer holds never got a gradient in "
+                f"{seen.updates} updates, because their modules run under no_grad: {some(names)}"
+            ),
+            where=line_with(self._place, "no_grad", "inference_mode", "set_grad_enabled")
+            if self._place
+            else "",
+            names=tuple(names),
+            mend="run them with gradients, or freeze them: module.requires_grad_(False)",
+        )
+
+
+def _is_without_gradient(module: nn.Module, mine: set[int]) -> bool:
+    own = own_parameters(module)
+    return bool(own) and all(
+        each.requires_grad and each.grad is None and id(each) in mine for each in own
+    )
+
+
+def _is_compiled(module: nn.Module) -> bool:
+    return any(
+        part._compiled_call_impl is not None or type(part).__name__ == "OptimizedModule"
+        for part in nn.Module.modules(module)
+    )

@@ -1,0 +1,151 @@
+"""Where in the script something happens: its file and line, and what its source says there."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import linecache
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from supervisor.training_state.user_code import is_library_file
+from supervisor.worker.ground.user_frames import is_users
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptLine:
+    """A line of the script; `around`: those of its callers, from the inside."""
+
+    file: str
+    line: int
+    around: tuple[tuple[str, int], ...] = ()
+
+    def __str__(self) -> str:
+        return told(self.file, self.line)
+
+
+def told(file: str, line: int) -> str:
+    """``file:line``, from the working directory where the file is below it."""
+    try:
+        short = os.path.relpath(file)
+    except ValueError:  # another drive
+        short = file
+    return f"{file if short.startswith('..') else short}:{line}"
+
+
+def script_place() -> ScriptLine | None:
+    """The innermost line of the script on the stack; None where no script is."""
+    lines: list[tuple[str, int]] = []
+    frame = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if is_users(file) and not is_library_file(file):
+            lines.append((file, frame.f_lineno))
+        frame = frame.f_back  # type: ignore[assignment]
+    return ScriptLine(*lines[0], tuple(lines)) if lines else None
+
+
+@functools.lru_cache(maxsize=32)
+def tree_of(file: str) -> ast.Module | None:
+    try:
+        return ast.parse("".join(linecache.getlines(file)))
+    except (SyntaxError, ValueError):
+        return None
+
+
+def class_of(value: object) -> tuple[str, ast.ClassDef] | None:
+    """The file and source of a value's class; None where there is none, or in a library."""
+    try:
+        file = inspect.getsourcefile(type(value)) or ""
+    except (TypeError, OSError):
+        return None
+    tree = tree_of(file) if file and is_users(file) else None
+    for node in ast.walk(tree) if tree else ():
+        if isinstance(node, ast.ClassDef) and node.name == type(value).__name__:
+            return file, node
+    return None
+
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Module
+
+
+def function_at(file: str, line: int) -> Function | None:
+    """The innermost function around a line, or the module."""
+    tree = tree_of(file)
+    if tree is None:
+        return None
+    found: Function = tree
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and (
+            node.lineno <= line <= (node.end_lineno or node.lineno)
+        ):
+            found = node  # walked from the outside to the inside
+    return found
+
+
+def loss_line(place: ScriptLine | None, models: Iterable[object] = ()) -> str:
+    """Where the loss was computed on which ``loss.backward()`` is called at `place`: the call of
+    ``cross_entropy`` in the class of one of `models`, or the last assignment of that name before
+    it; `place` itself where the source does not tell."""
+    for model in models:
+        within = class_of(model)
+        lines = [call.lineno for call in calls(within[1], "cross_entropy")] if within else []
+        if within and lines:
+            return told(within[0], lines[0])
+    if place is None:
+        return ""
+    function = function_at(place.file, place.line)
+    if function is None:
+        return str(place)
+    name = next(
+        (
+            call.func.value.id
+            for call in calls(function, "backward")
+            if call.lineno <= place.line <= (call.end_lineno or call.lineno)
+            and isinstance(call.func.value, ast.Name)
+        ),
+        None,
+    )
+    lines = [
+        node.lineno
+        for node in ast.walk(function)
+        if isinstance(node, ast.Assign)
+        and node.lineno < place.line
+        and any(
+            isinstance(part, ast.Name) and part.id == name
+            for target in node.targets
+            for part in ast.walk(target)
+        )
+    ]
+    return told(place.file, max(lines)) if lines else str(place)
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    func: ast.Attribute
+    lineno: int
+    end_lineno: int | None
+
+
+def calls(inside: ast.AST, method: str) -> Iterator[_Call]:
+    """Calls ``x.method(...)``."""
+    for node in ast.walk(inside):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            continue
+        if node.func.attr == method:
+            yield _Call(node.func, node.lineno, node.end_lineno)
+
+
+def line_with(place: ScriptLine, *words: str) -> str:
+    """The innermost line on the stack in whose ``with`` statement, or decorator, a word stands."""
+    for file, line in place.around:
+        function = function_at(file, line)
+        for node in ast.walk(function) if function else ():
+            if not isinstance(node, ast.With) or not node.lineno <= line <= (node.end_lineno or 0):
+                continue
+            if any(word in ast.dump(item) for item in node.items for word in words):
+                return told(file, node.lineno)
+    return str(place)

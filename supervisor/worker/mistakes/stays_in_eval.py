@@ -1,0 +1,123 @@
+"""Training that goes on in ``eval()`` mode."""
+
+from __future__ import annotations
+
+import ast
+
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
+from torch.optim import Optimizer
+
+from supervisor.worker.mistakes.mistake import ForwardSeen, Mistake, Proof, SeenSoFar
+from supervisor.worker.mistakes.places import ScriptLine, calls, function_at, told, tree_of
+
+UPDATES = 5
+
+
+class StaysInEval(Mistake):
+    """An evaluation switches to ``eval()``, and nobody switches back.
+
+    Proof: the model trained in ``train()``; it ran without gradients in ``eval()``; then 5 updates
+    in a row were made of forwards in ``eval()``, with all of its dropout or batch norm off.
+
+    Spares: batch norm alone kept in ``eval()`` (the root is in ``train()``), a model that never
+    trained in ``train()``, and any script in whose files a call of ``train()`` stands behind an
+    ``if``: to skip it may be meant (last epochs with frozen statistics).
+
+    Sources: fartashf/vsepp#4, wkentaro/pytorch-fcn#56,
+    HuiZeng/Grid-Anchor-based-Image-Cropping-Pytorch#2.
+    """
+
+    kind = "training_in_eval_mode"
+
+    def __init__(self) -> None:
+        self._trained: set[int] = set()
+        self._evaluated: dict[int, ScriptLine | None] = {}
+        self._now: tuple[int, nn.Module] | None = None
+        self._in_a_row = 0
+        self._is_over = False
+        self._place: ScriptLine | None = None
+
+    def forward(self, seen: SeenSoFar, call: ForwardSeen) -> Proof | None:
+        module, key = call.module, id(call.module)
+        if self._is_over:
+            return None
+        if not call.with_graph:
+            if not module.training and key in self._trained and key not in self._evaluated:
+                self._evaluated[key] = call.place()
+            return None
+        if module.training:
+            if seen.updates or key not in self._trained:
+                self._trained.add(key)
+            self._in_a_row, self._now = 0, None
+        elif key in self._evaluated:
+            self._now = key, module
+            self._place = self._place or call.place()
+        return None
+
+    def updated(self, seen: SeenSoFar, optimizer: Optimizer, *, is_lead: bool) -> Proof | None:
+        if not is_lead or self._is_over or self._now is None:
+            return None
+        key, module = self._now
+        self._now = None
+        self._in_a_row += 1
+        if self._in_a_row < UPDATES:
+            return None
+        self._is_over = True
+        off = [name for name, part in nn.Module.named_modules(module) if _matters(part)]
+        on = any(part.training for part in nn.Module.modules(module) if _matters(part))
+        evaluated = self._evaluated[key]
+        if not off or on or evaluated is None or self._place is None:
+            return None
+        files = {file for file, _ in (*evaluated.around, *self._place.around)}
+        if any(_has_conditional_train(file) for file in files):
+            return None
+        return Proof(
+            fact=(
+                f"training goes on in eval() mode since the evaluation: {len(off)} layers of "
+                f"dropout or batch norm are off, such as {off[0] or type(module).__name__}"
+            ),
+            where=_eval_call(evaluated),
+            names=tuple(off),
+            mend="model.train() behind each evaluation, before the next training forward",
+        )
+
+    def interrupted(self) -> None:
+        self._in_a_row = 0
+
+
+def _matters(part: nn.Module) -> bool:
+    if isinstance(part, _DropoutNd):
+        return part.p > 0
+    return isinstance(part, _BatchNorm) and part.track_running_stats
+
+
+def _has_conditional_train(file: str) -> bool:
+    tree = tree_of(file)
+    if tree is None:
+        return True
+    for node in ast.walk(tree):
+        is_branch = isinstance(node, (ast.If, ast.IfExp, ast.Try)) and not _is_main(node)
+        if is_branch and any(calls(node, "train")):
+            return True
+        is_call = isinstance(node, ast.Call) and (node.args or node.keywords)
+        if (
+            is_call and getattr(getattr(node, "func", None), "attr", "") == "train"
+        ):  # train(mode): either
+            return True
+    return False
+
+
+def _is_main(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and "__name__" in ast.dump(node.test)
+
+
+def _eval_call(place: ScriptLine) -> str:
+    """The nearest ``x.eval()`` before the evaluation's forward, from the inside of the stack."""
+    for file, line in place.around:
+        function = function_at(file, line)
+        lines = [c.lineno for c in calls(function, "eval") if c.lineno <= line] if function else []
+        if lines:
+            return told(file, max(lines))
+    return str(place)

@@ -1,0 +1,78 @@
+"""Updates that change nothing in FP32."""
+
+from __future__ import annotations
+
+import torch
+from torch.optim import Optimizer
+
+from supervisor.worker.mistakes.mistake import Mistake, Proof, SeenSoFar
+from supervisor.worker.mistakes.places import ScriptLine, calls, function_at, script_place, told
+
+IN_A_ROW = 10
+FALLEN = 1e-3
+"""Of the first rate. A rate that is small from the start is the script's choice."""
+
+
+class UnchangedWeights(Mistake):
+    """A schedule meant for epochs that is stepped at every batch: the rate is gone.
+
+    Proof: in 10 updates of the lead in a row no bit of any FP32 weight has changed, though there
+    were gradients and the rate was above zero, and a thousandth or less of the first one.
+
+    Spares: a rate of zero (warm-up, a schedule's end), the first updates, weights that are not
+    FP32, updates that were left out, schedules that end small for fewer steps (one cycle).
+
+    Sources: ivadomed/ivadomed#55, automl/Auto-PyTorch#211,
+    aimagelab/meshed-memory-transformer#71.
+    """
+
+    kind = "updates_change_nothing"
+
+    def __init__(self) -> None:
+        self._first = self._in_a_row = 0.0
+        self._before: list[torch.Tensor] = []
+
+    def updated(self, seen: SeenSoFar, optimizer: Optimizer, *, is_lead: bool) -> Proof | None:
+        if not is_lead:
+            return None
+        rate = max(float(group["lr"]) for group in optimizer.param_groups if "lr" in group)
+        self._first = max(self._first, rate)
+        held = [each for group in optimizer.param_groups for each in group["params"]]
+        graded = [each for each in held if each.grad is not None]
+        if not 0 < rate <= FALLEN * self._first or not graded:
+            self.interrupted()
+            return None
+        if any(each.dtype is not torch.float32 for each in graded):
+            return None
+        if not self._in_a_row:
+            self._before = [each.detach().clone() for each in graded]
+            self._in_a_row = 1
+            return None
+        if len(graded) != len(self._before) or not all(map(torch.equal, graded, self._before)):
+            self.interrupted()
+            return None
+        self._in_a_row += 1
+        if self._in_a_row <= IN_A_ROW or not any(bool(each.grad.any()) for each in graded):
+            return None
+        self._before = []
+        made = seen.latest("scheduler") or seen.place_of(optimizer)
+        return Proof(
+            fact=(
+                f"the learning rate has fallen from {self._first:.2g} to {rate:.2g} within "
+                f"{seen.updates} updates: the last {IN_A_ROW} have changed no bit of any weight"
+            ),
+            where=_schedule_step(script_place()) or (str(made) if made else ""),
+            mend="step the schedule once an epoch, or give it the number of all batches",
+        )
+
+    def interrupted(self) -> None:
+        self._in_a_row, self._before = 0, []
+
+
+def _schedule_step(place: ScriptLine | None) -> str:
+    """The next ``x.step()`` behind the optimizer's own, in the same function."""
+    function = function_at(place.file, place.line) if place else None
+    if place is None or function is None:
+        return ""
+    lines = [call.lineno for call in calls(function, "step") if call.lineno > place.line]
+    return told(place.file, min(lines)) if lines else ""

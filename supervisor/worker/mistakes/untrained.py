@@ -1,0 +1,122 @@
+"""Parameters that the loss reaches and no optimizer holds."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from supervisor.worker.mistakes.loss_graph import LossGraph
+from supervisor.worker.mistakes.mistake import Mistake, Proof, SeenSoFar
+from supervisor.worker.mistakes.names import Owner, assigned_at, owners, some
+from supervisor.worker.mistakes.own_draw import is_drawn_at_random, is_own_draw, own_parameters
+
+UPDATES = 20
+"""Long enough for an optimizer that is made late, early enough to save the run."""
+
+
+class Untrained(Mistake):
+    """A forgotten head, a layer replaced after the optimizer was made, layers in a plain list.
+
+    Proof: at each walk the loss reaches all parameters of a module of torch, which hold their
+    constructor's own draw to the last update; they have a gradient, no optimizer has them, and
+    through them runs the gradient of other layers, which are updated.
+
+    Spares: what was loaded, copied or initialised by hand (target and perceptual networks, FP32
+    masters), what another optimizer has (critics), random features below a trained layer (linear
+    probes, reservoirs), trained tensors that are no layer (prompts, adversarial inputs, low-rank
+    factors), biases alone.
+
+    Sources: zjunlp/HVPNeT#5, facebookresearch/mmf#104, meta-pytorch/opacus#432,
+    huggingface/transformers#4450, pytorch/pytorch#59925, LianpoWang/SLIIF#13.
+    """
+
+    kind = "trained_by_nothing"
+
+    def __init__(self) -> None:
+        self._suspects: dict[int, tuple[torch.Tensor, torch.Tensor]] | None = None
+        self._through: set[int] = set()
+        self._reached = self._trained = 0
+
+    def backward(self, seen: SeenSoFar, graph: LossGraph | None) -> Proof | None:
+        if graph is None or self._suspects == {}:
+            return None
+        held = {
+            id(each)
+            for optimizer in seen.registry.optimizers.values()
+            for group in optimizer.param_groups
+            for each in group["params"]
+        }
+        if not held & graph.leaves.keys():
+            return None  # the loss of another training
+        known = owners(seen.registry)
+        free = {key: leaf for key, (leaf, _) in graph.leaves.items() if key not in held}
+        drawn = {
+            key: leaf for key, leaf in free.items() if key in known and _all_free(known[key], free)
+        }
+        if self._suspects is None:
+            layers = {
+                key
+                for key in held & graph.leaves.keys()
+                if key in known and is_drawn_at_random(known[key].module)
+            }
+            self._through = {
+                key
+                for key, leaf in drawn.items()
+                if is_drawn_at_random(known[key].module) and graph.is_reached_beside(leaf, layers)
+            }
+            self._suspects = {key: (leaf, _some_of(leaf)) for key, leaf in drawn.items()}
+        else:
+            self._suspects = {key: kept for key, kept in self._suspects.items() if key in drawn}
+        self._through &= self._suspects.keys()
+        self._reached = len(graph.leaves)
+        if not self._through:
+            self._suspects = {}
+        return None
+
+    def updated(self, seen: SeenSoFar, optimizer: Optimizer, *, is_lead: bool) -> Proof | None:
+        if seen.updates < UPDATES or not self._suspects:
+            return None
+        suspects, self._suspects = self._suspects, {}
+        known = owners(seen.registry)
+        proved = {
+            key: known[key]
+            for key, (leaf, before) in suspects.items()
+            if key in known
+            and leaf.grad is not None
+            and bool(leaf.grad.any())
+            and torch.equal(_some_of(leaf), before)
+        }
+        through = [key for key in proved if key in self._through]
+        if not through:
+            return None
+        names = [owner.name for owner in proved.values()]
+        hidden = next((owner.hidden_in for owner in proved.values() if owner.hidden_in), None)
+        place = seen.place_of(optimizer)
+        where = str(place) if place else ""
+        mend = "make the optimizer after all layers, with model.parameters()"
+        if hidden is not None:
+            where = assigned_at(*hidden) or where
+            mend = f"self.{hidden[1]} = nn.ModuleList(...), before the optimizer is made"
+        told = ", in a plain container, so not registered" if hidden is not None else ""
+        return Proof(
+            fact=(
+                f"{len(names)} of {self._reached} tensors that the loss reaches are in no "
+                f"optimizer{told}, and have not changed in {seen.updates} updates: {some(names)}"
+            ),
+            where=where,
+            names=tuple(names),
+            mend=mend,
+        )
+
+
+def _all_free(owner: Owner, free: dict[int, torch.Tensor]) -> bool:
+    module: nn.Module = owner.module
+    words = owner.name.lower()
+    if "lora" in words or "adapter" in words:
+        return False
+    return all(id(each) in free for each in own_parameters(module)) and is_own_draw(module)
+
+
+def _some_of(leaf: torch.Tensor) -> torch.Tensor:
+    return leaf.detach().flatten()[:4096].clone()
