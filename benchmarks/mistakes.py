@@ -43,7 +43,7 @@ class Hooked:
         self.errors: list[BaseException] = []
         self.registry = Registry()
         self.watch = MistakeWatch(
-            MistakeSettings(),
+            MistakeSettings(enabled=True),
             self.registry,
             world_size=1,
             tells=True,
