@@ -33,13 +33,11 @@ from supervisor.held_memory import HeldMemory
 from supervisor.settings import CheckpointSettings, SnapshotSettings
 from supervisor.storage.checkpoints.checkpoints import CheckpointRing
 from supervisor.storage.journal.journal import Journal
-from supervisor.training_state.codec import read_state
 from supervisor.training_state.registry import Registry
 from supervisor.training_state.snapshot import state_bytes
-from supervisor.training_state.state import TrainingState
-from supervisor.worker.capture.checkpoint_writer import CapturedCheckpoint
-from supervisor.worker.capture.checkpointer import Checkpointer
-from supervisor.worker.capture.single_writer import SingleWriter
+from supervisor.training_state.state import TrainingState, read_state
+from supervisor.worker.checkpoints.checkpoint_writer import CapturedCheckpoint, SingleWriter
+from supervisor.worker.checkpoints.checkpointer import Checkpointer
 
 SIZES_MB = (10, 100, 1000)
 QUICK_SIZES_MB = (10, 100)

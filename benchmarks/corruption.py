@@ -51,7 +51,7 @@ from benchmarks.fault_mark import mark_of
 from benchmarks.flipped_models import MODELS, OPTIMIZERS
 from benchmarks.flipped_training import TARGETS
 from benchmarks.generated.warm_client import WarmClient
-from supervisor.analysis.drill.outcome import ReferenceRun, judge
+from supervisor.analysis.outcome import ReferenceRun, judge
 from supervisor.analysis.trial_run import TrialRun
 from supervisor.codes import ActionOutcome
 from supervisor.errors import SupervisorError

@@ -131,7 +131,7 @@ def train(out: str, arguments: list[str], *, parts: bool) -> None:
     """In the worker: the training, with the stopwatch on it."""
     import torch  # noqa: F401  (supervision begins with this import)
 
-    from supervisor.worker.live_driver import Live
+    from supervisor.worker.live import Live
 
     found: Any = time_parts() if parts else Stopwatch(Live).steps
     atexit.register(lambda: Path(out).write_text(json.dumps(found)))

@@ -35,9 +35,9 @@ from supervisor.config import load_policy
 from supervisor.pipeline import Pipeline
 from supervisor.records import StepRecord
 from supervisor.settings import RunSettings
-from supervisor.worker.ground.interception_state import InterceptionState
-from supervisor.worker.interception.patches_looks import look_at_modules
+from supervisor.worker.core.interception_state import InterceptionState
 from supervisor.worker.probes.forward_look import ForwardLook
+from supervisor.worker.probes.patches_looks import look_at_modules
 from supervisor.worker.probes.probes import FIGURES
 from supervisor.worker.probes.update_look import UpdateLook
 

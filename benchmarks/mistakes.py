@@ -30,9 +30,9 @@ from torch.optim.lr_scheduler import LRScheduler
 from supervisor.records import Alert, StepRecord
 from supervisor.settings import MistakeSettings
 from supervisor.training_state.registry import Registry
-from supervisor.worker.ground.user_frames import is_users
 from supervisor.worker.mistakes import places
 from supervisor.worker.mistakes.watch import MistakeWatch
+from supervisor.worker.script_state.user_frames import is_users
 
 
 class Hooked:

@@ -16,7 +16,7 @@ from supervisor.detectors.registry import build_detectors
 from supervisor.pipeline import Pipeline
 from supervisor.settings import RunSettings
 from supervisor.testing import synthetic_run
-from supervisor.worker.ground.deferral import MAX_WAITING
+from supervisor.worker.core.run_health import MAX_WAITING
 
 
 def measure_us(update: Callable[[Any], Any], records: list[Any]) -> float:

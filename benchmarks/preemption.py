@@ -23,7 +23,7 @@ from typing import Any
 
 from supervisor.parent.restarts.failures_seen import NEWEST
 from supervisor.settings import CheckpointSettings
-from supervisor.worker.capture.save_interval import SaveInterval
+from supervisor.worker.checkpoints.save_interval import SaveInterval
 
 DAY_S = 86_400.0
 BETWEEN_S = (60.0, 300.0, 1800.0, 7200.0)

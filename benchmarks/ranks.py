@@ -24,8 +24,8 @@ from typing import Any
 
 from benchmarks.rank_runs import Killer, run_supervised, run_torchrun
 from supervisor.records import StepRecord
-from supervisor.storage.run.rank_board import RankBoard
-from supervisor.worker.group.step_message import StepMessage
+from supervisor.storage.run.boards import RankBoard
+from supervisor.worker.ranks.agreement import StepMessage
 
 MODES = ("ddp", "zero1", "fsdp2")
 KILLED = (*MODES, "ddp-slow", "fsdp2-slow")

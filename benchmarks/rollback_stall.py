@@ -19,7 +19,7 @@ from benchmarks.checkpoint import Ours, Training
 from supervisor.settings import SnapshotSettings
 from supervisor.training_state.snapshot import SnapshotRing
 from supervisor.training_state.state import ROLLBACK_PARTS, is_finite
-from supervisor.worker.capture.checkpoint_writer import CapturedCheckpoint
+from supervisor.worker.checkpoints.checkpoint_writer import CapturedCheckpoint
 
 
 def stalls_s(size_mb: int, rounds: int, folder: Path) -> tuple[float, float]:

@@ -38,7 +38,7 @@ from benchmarks.fault_mark import mark_of
 from benchmarks.healthy import KINDS, STILL_TREATED, trial
 from benchmarks.plain_runs import PlainRuns
 from benchmarks.survival_table import Row, name_of, table, tell_healthy, tell_kinds
-from supervisor.analysis.drill.outcome import ReferenceRun, judge
+from supervisor.analysis.outcome import ReferenceRun, judge
 from supervisor.analysis.trial_run import TrialScript, try_script
 from supervisor.codes import ActionOutcome
 from supervisor.config import available_policies

@@ -26,25 +26,24 @@ _HOMES = {
     "on_alert": "supervisor.worker.run",
     "register_detector": "supervisor.worker.run",
     "Run": "supervisor.worker.run",
-    "layer_diff": "supervisor.numerics.layers.layer_diff",
-    "analyze_tensor": "supervisor.numerics.quantize.quantization",
-    "find_nonfinite": "supervisor.numerics.nonfinite.nan_locator",
-    "gradient_flow": "supervisor.numerics.layers.gradient_flow",
+    "layer_diff": "supervisor.numerics.layer_diff",
+    "analyze_tensor": "supervisor.numerics.quantization",
+    "find_nonfinite": "supervisor.numerics.nan_locator",
+    "gradient_flow": "supervisor.numerics.gradient_flow",
     "check_source": "supervisor.source_check.check",
     "launch": "supervisor.notebook.launch",
-    "LaunchedRun": "supervisor.notebook.launched_run",
+    "LaunchedRun": "supervisor.notebook.launch",
     "load_ipython_extension": "supervisor.notebook.magic",
 }
 
 if TYPE_CHECKING:  # what a type checker and an editor see of the names above
     from supervisor.errors import SupervisorError
-    from supervisor.notebook.launch import launch
-    from supervisor.notebook.launched_run import LaunchedRun
+    from supervisor.notebook.launch import LaunchedRun, launch
     from supervisor.notebook.magic import load_ipython_extension
-    from supervisor.numerics.layers.gradient_flow import gradient_flow
-    from supervisor.numerics.layers.layer_diff import layer_diff
-    from supervisor.numerics.nonfinite.nan_locator import find_nonfinite
-    from supervisor.numerics.quantize.quantization import analyze_tensor
+    from supervisor.numerics.gradient_flow import gradient_flow
+    from supervisor.numerics.layer_diff import layer_diff
+    from supervisor.numerics.nan_locator import find_nonfinite
+    from supervisor.numerics.quantization import analyze_tensor
     from supervisor.records import Alert, CrashRisk, Decision, StepRecord
     from supervisor.source_check.check import check_source
     from supervisor.storage.steps.flight_reader import read_steps

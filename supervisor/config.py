@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from supervisor import config_files
 from supervisor.config_check import KeyPath, Problem, find_problem, leaf_keys, schema_at, show
-from supervisor.config_completeness import complete_content, header
+from supervisor.config_files import complete_content, header
 from supervisor.errors import ConfigError
 from supervisor.settings import PolicySettings, RunSettings
 from supervisor.storage.files.private_files import write_private

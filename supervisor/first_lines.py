@@ -17,7 +17,7 @@ from supervisor.events.run_events import AttemptStarted
 from supervisor.events.state_events import CheckpointStable, Resumed
 from supervisor.events.step_events import ActionEvent, RollbackEvent
 from supervisor.shortfalls import Shortfall
-from supervisor.storage.journal.treatments import NOT_DONE, PROTECTIVE, count_treatments
+from supervisor.storage.journal.events import NOT_DONE, PROTECTIVE, count_treatments
 
 _ENDS = {
     "running": "running",

@@ -10,15 +10,14 @@ from typing import Any
 
 from supervisor.detectors.base import Detector
 from supervisor.detectors.registry import build_detectors
-from supervisor.detectors.statistics import script_change
-from supervisor.detectors.statistics.other_data import SHIFT, OtherData
-from supervisor.detectors.statistics.rate_test import RateTest
+from supervisor.detectors.statistics import changes as script_change
+from supervisor.detectors.statistics.changes import SHIFT, OtherData, RateTest
 from supervisor.ladder.escalation import EscalationLadder
 from supervisor.ladder.rollback_evaluation import LOOK_BACK, RollbackEvaluation
 from supervisor.ladder.treatments import TreatmentOutcome
 from supervisor.ladder.trial_steps import LEVELS, TrialAnswer, answer_of, is_trial, level_of
 from supervisor.prediction.moving_objective import MovingObjective
-from supervisor.predictor import CrashPredictor
+from supervisor.prediction.predictor import CrashPredictor
 from supervisor.records import ActionResult, Alert, CrashRisk, Decision, StepRecord
 from supervisor.risk_lines import RiskLines
 from supervisor.settings import PolicySettings, RunSettings

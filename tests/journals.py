@@ -7,7 +7,7 @@ from typing import Any
 
 from supervisor.events.event import JournalEvent
 from supervisor.events.parsing import KINDS, parse_event
-from supervisor.storage.files.line_file import read_lines
+from supervisor.storage.files.json_files import read_lines
 
 
 def event(kind: str, **fields: Any) -> JournalEvent:

@@ -9,7 +9,7 @@ import pytest
 
 from supervisor.errors import let_pass, pass_on
 from supervisor.fault_injection.injector import InjectedFault
-from supervisor.worker.process.exit_request import ExitRequest
+from supervisor.worker.core.process_signs import ExitRequest
 
 
 class Odd(BaseException):

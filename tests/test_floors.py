@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +12,6 @@ PACKAGE = Path(__file__).parents[1] / "supervisor"
 
 FLOORS: dict[str, int] = {
     "codes": 1,
-    "free_memory": 1,
     "held_memory": 1,
     "records": 1,
     "events": 1,
@@ -29,7 +29,6 @@ FLOORS: dict[str, int] = {
     "table": 1,
     "detectors": 2,
     "prediction": 2,
-    "predictor": 2,
     "ladder": 2,
     "config": 2,
     "storage": 2,
@@ -58,7 +57,6 @@ FLOORS: dict[str, int] = {
 NEIGHBOURS = {
     ("records", "codes"): "the words of its fields",
     ("held_memory", "settings"): "the share that it may take",
-    ("held_memory", "free_memory"): "of which it is a share",
     ("events", "codes"): "the words of its fields",
     ("own_process", "ranks"): "the place that the environment tells",
     ("function_arguments", "errors"): "what it raises",
@@ -66,8 +64,6 @@ NEIGHBOURS = {
     ("risk_lines", "settings"): "made from a policy",
     ("report", "first_lines"): "it begins with them",
     ("prediction", "detectors"): "the robust windows are the detectors'",
-    ("predictor", "detectors"): "the robust windows are the detectors'",
-    ("predictor", "prediction"): "the predictor's own parts",
     ("ladder", "detectors"): "the guard uses the detectors' robust windows",
     ("config", "storage"): "resolved files are written privately",
     ("training_state", "storage"): "state is written into checkpoints",
@@ -76,43 +72,42 @@ NEIGHBOURS = {
 
 SUB_ROOMS: dict[str, tuple[str, ...]] = {
     "worker": (
-        "ground",
         "core",
-        "outside_draws",
-        "group",
-        "samples",
-        "recording/loading",
-        "recording",
-        "interception",
-        "probes",
-        "compute_check",
-        "evidence",
-        "capture",
         "process",
-        "corruption",
-        "inspection",
-        "replay/loading",
-        "replay",
-        "treatment",
-        "mistakes",
-        "live",
-        "session",
-    ),
-    "detectors": (
-        "statistics",
-        "base",
-        "loss",
         "gradients",
-        "precision",
-        "objective",
-        "schedule",
+        "probes",
+        "random_state",
+        "ranks",
+        "samples",
+        "script_state",
+        "files",
+        "reads",
+        "regions",
+        "loading",
+        "checkpoints",
+        "treatment",
+        "judging",
+        "corruption",
+        "compute_check",
+        "inspection",
+        "step_record",
     ),
-    "storage": ("files", "run", "checkpoints", "steps", "journal", "evidence", "cases"),
-    "report": ("facts", "incidents", "pictures", "curves", "words", "comparison"),
+    "detectors": ("statistics", "base", "loss", "gradients", "precision", "objective", "schedule"),
+    "storage": ("files", "run", "script_files", "checkpoints", "steps", "journal", "cases"),
+    "report": ("facts", "incidents", "curves"),
     "cli": ("options", "overview", "watch", "serve", "completion", "script_look", "commands"),
-    "numerics": ("figures", "forward", "nonfinite", "layers", "quantize"),
     "parent": ("terminal", "notices", "process", "metrics", "watching", "restarts", "nodes"),
-    "analysis": ("trial_run", "verify", "drill", "doctor", "backtest", "explain", "analyze"),
+    "analysis": (
+        "trial_run",
+        "trail",
+        "verify",
+        "outcome",
+        "drill",
+        "doctor",
+        "backtest",
+        "explain",
+        "analyze",
+    ),
 }
 """The rooms within a room, from the lowest up; what lies beside them is above them all."""
 
@@ -266,15 +261,38 @@ def test_torch_lives_only_in_its_rooms() -> None:
     assert not {name_of(path) for path in users if name_of(path).startswith("analysis/backtest")}
 
 
-def test_torch_is_patched_in_one_place_only() -> None:
-    patching = {name_of(path) for path in FILES if torch_assignments(TREES[path])}
+def test_only_files_of_patches_patch_torch_and_python() -> None:
+    patching = {path for path in FILES if torch_assignments(TREES[path])}
+    patching |= {path for path in FILES if python_assignments(TREES[path])}
 
-    assert {
-        name
-        for name in patching
-        if name != "worker/interception/instrument.py"
-        and not name.startswith("worker/interception/patches_")
-    } == set()
+    assert {name_of(path) for path in patching if not path.name.startswith("patches_")} == set()
+
+
+def python_assignments(tree: ast.Module) -> list[str]:
+    """Assignments to functions of Python's modules; what `sys` keeps of a program is none."""
+    ours = sys.stdlib_module_names - {"sys", "__future__"}
+    bound = {
+        alias.asname or alias.name.split(".")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import)
+        for alias in node.names
+        if alias.name.split(".")[0] in ours
+    }
+    return [text for text, root in assigned(tree) if root in bound]
+
+
+def assigned(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Attributes that a file assigns to, `setattr` included, with the name that they begin with."""
+    for node in ast.walk(tree):
+        targets: list[ast.expr] = []
+        if isinstance(node, ast.Assign):
+            each = [t.elts if isinstance(t, ast.Tuple) else [t] for t in node.targets]
+            targets = [t for several in each for t in several if isinstance(t, ast.Attribute)]
+        elif isinstance(node, (ast.AugAssign, ast.AnnAssign)):
+            targets = [node.target] if isinstance(node.target, ast.Attribute) else []
+        elif isinstance(node, ast.Call) and root_name(node.func) == "setattr":
+            targets = [node.args[0]]
+        yield from ((ast.unparse(target), root_name(target)) for target in targets)
 
 
 def torch_assignments(tree: ast.Module) -> list[str]:
@@ -294,18 +312,7 @@ def torch_assignments(tree: ast.Module) -> list[str]:
             bound |= {target.id for target in node.targets if isinstance(target, ast.Name)}
         elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             bound |= {node.target.id} if node.value and root_name(node.value) in bound else set()
-    found = []
-    for node in ast.walk(tree):
-        targets: list[ast.expr] = []
-        if isinstance(node, ast.Assign):
-            each = [t.elts if isinstance(t, ast.Tuple) else [t] for t in node.targets]
-            targets = [t for several in each for t in several if isinstance(t, ast.Attribute)]
-        elif isinstance(node, (ast.AugAssign, ast.AnnAssign)):
-            targets = [node.target] if isinstance(node.target, ast.Attribute) else []
-        elif isinstance(node, ast.Call) and root_name(node.func) == "setattr":
-            targets = [node.args[0]]
-        found += [ast.unparse(target) for target in targets if root_name(target) in bound]
-    return found
+    return [text for text, root in assigned(tree) if root in bound]
 
 
 def root_name(node: ast.expr) -> str:
@@ -321,6 +328,12 @@ def test_an_assignment_to_torch_is_recognised() -> None:
 
     assert torch_assignments(ast.parse(source)) == ["Adam.step", "torch.nn"]
     assert torch_assignments(ast.parse(aliased)) == ["kind.a"]
+
+
+def test_an_assignment_to_python_is_recognised() -> None:
+    source = "import os, sys\nos.fork = f\nsetattr(os, name, f)\nsys.argv = []\nself.os = 1"
+
+    assert python_assignments(ast.parse(source)) == ["os.fork", "os"]
 
 
 OF_A_RANK = {"alive", "log", "rank_journal", "replayed", "stacks", "steps", "tape", "trail"}

@@ -21,7 +21,7 @@ from supervisor.config import available_policies, load_config, load_policy
 from supervisor.pipeline import Judgement, Pipeline
 from supervisor.records import StepRecord
 from supervisor.shortfalls import level_above
-from supervisor.storage.journal.treatments import PROTECTIVE
+from supervisor.storage.journal.events import PROTECTIVE
 
 POLICIES = [p.name for p in available_policies() if p.name != "observe_only"]
 STEPS = 450

@@ -16,15 +16,15 @@ PACKAGE = Path(__file__).parents[1] / "supervisor"
 
 HOLDS_ITS_KEYS = {
     "by_identity.py": "each look compares what lives there",
-    "training_state/bounds/batch.py": "the cases of a slice live until it is added up",
+    "worker/corruption/comparison.py": "the cases of a slice live until it is added up",
     "training_state/census/reach.py": "what was met is kept in `objects`",
     "training_state/kept_place.py": "each tensor is kept in its entry",
-    "training_state/scaler_state.py": "the table is torch's, asked by optimizers that live",
+    "training_state/own_methods.py": "the table is torch's, asked by optimizers that live",
     "training_state/snapshot.py": "each tensor is kept in `_done`",
     "worker/corruption/normalisation_watch.py": "the mean is kept in its entry",
-    "worker/ground/unheld_values.py": "the code is kept in its entry",
-    "worker/recording/loading/executed_code.py": "the value is the entry",
-    "worker/recording/loading/fingerprint.py": "the value is the entry",
+    "worker/script_state/unheld_values.py": "the code is kept in its entry",
+    "worker/loading/loading_proof.py": "the value is the entry",
+    "worker/loading/fingerprint.py": "the value is the entry",
 }
 """Files with a table that outlives a call and is keyed by `id()`; what it is the id of lives on."""
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.corpus.recipe import Recipe
-from supervisor.detectors.statistics.other_data import SCALE, SHIFT
+from supervisor.detectors.statistics.changes import SCALE, SHIFT
 from supervisor.records import StepRecord
 
 LIVE = ("adam_rms", "weight_norm", "activation_max")

@@ -18,7 +18,7 @@ from benchmarks.corpus.recipe import Recipe
 from benchmarks.corpus.tasks import TASKS
 from benchmarks.corpus.tasks.base import Task
 from benchmarks.corpus.trace import INPUTS, LIVE, Trace
-from supervisor.worker.live.input_watch import InputWatch
+from supervisor.worker.step_record.input_watch import InputWatch
 
 AFTER_THE_END = 3
 """Steps still recorded once a weight is not finite: nothing comes after that."""

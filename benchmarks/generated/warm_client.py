@@ -17,8 +17,8 @@ from unittest import mock
 
 from supervisor.config import load_config, load_policy
 from supervisor.own_process import worker_environment
-from supervisor.parent.process.guarded_process import GuardedProcess
 from supervisor.parent.process.launch import LaunchSpec
+from supervisor.parent.process.process import GuardedProcess
 from supervisor.parent.supervisor import Supervisor
 from supervisor.parent.terminal.output import OutputPump
 

@@ -19,8 +19,7 @@ from typing import Any
 
 from supervisor.own_process import PARENT
 from supervisor.worker import __main__ as worker
-from supervisor.worker.fork_server import leave, warm_up
-from supervisor.worker.interception.ready_torch import ReadyTorch
+from supervisor.worker.fork_server import ReadyTorch, leave, warm_up
 from supervisor.worker.process.program import Program
 
 _IMPORTED = (

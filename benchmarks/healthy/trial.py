@@ -14,7 +14,7 @@ from benchmarks.healthy import train
 from supervisor.analysis.trial_run import TrialRun, TrialScript, try_script
 from supervisor.codes import ActionOutcome
 from supervisor.events.step_events import ActionEvent, AlertEvent
-from supervisor.storage.journal.treatments import PROTECTIVE
+from supervisor.storage.journal.events import PROTECTIVE
 from supervisor.storage.steps.flight_reader import read_steps
 
 SCRIPT = str(Path(train.__file__))

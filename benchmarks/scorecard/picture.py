@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.scorecard.calibration import SMALLEST_BIN
 from benchmarks.scorecard.measurement import ACTS, OURS, Measurement
 from benchmarks.scorecard.roc import MOST_FALSE, curve, sweep
-from supervisor.report.facts.palette import GRID, INK, LOST, MUTED, RISK
+from supervisor.report.facts.figures import GRID, INK, LOST, MUTED, RISK
 
 NAMED = 5
 """So many rules of others, those with the largest partial area, are named; the rest is grey."""

@@ -12,7 +12,7 @@ from supervisor.ladder.escalation import EscalationLadder
 from supervisor.ladder.going_back import GoingBack
 from supervisor.ladder.guard import Guard
 from supervisor.ladder.rung_choice import RungChoice
-from supervisor.predictor import CAUSES, HAZARDS, CrashPredictor
+from supervisor.prediction.predictor import CAUSES, HAZARDS, CrashPredictor
 
 SIGNALS = dict.fromkeys((*CAUSES, *HAZARDS)).keys()
 """Of the predictor; one that is switched off does not count, its windows stay."""

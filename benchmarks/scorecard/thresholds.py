@@ -23,11 +23,11 @@ import numpy as np
 
 from benchmarks.scorecard.alarms import raised
 from benchmarks.scorecard.judged_course import Course, judge, tuning_logs, worth_of_ladder
-from supervisor import predictor
 from supervisor.config import available_policies, load_policy
 from supervisor.detectors.statistics import run_scale
 from supervisor.pipeline import Judgement
-from supervisor.report.facts.palette import GRID, INK, MUTED, RISK
+from supervisor.prediction import predictor
+from supervisor.report.facts.figures import GRID, INK, MUTED, RISK
 from supervisor.settings import PolicySettings
 
 ALARM_LINES = (0.2, 0.3, 0.35, 0.4, 0.5, 0.55, 0.58, 0.6, 0.65, 0.7, 0.8, 0.9)

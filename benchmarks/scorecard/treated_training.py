@@ -21,8 +21,7 @@ from benchmarks.unlucky_tasks import Task, build
 from benchmarks.unlucky_training import HIGH_LR, Misfortune
 from supervisor.actions.base import ActionContext, ThrownAway, carry_out
 from supervisor.actions.catalogue import build_actions
-from supervisor.actions.controls import Controls
-from supervisor.actions.guard import hide_gradients
+from supervisor.actions.controls import Controls, hide_gradients
 from supervisor.config import load_policy
 from supervisor.pipeline import Pipeline
 from supervisor.records import ActionResult, Decision, StepRecord

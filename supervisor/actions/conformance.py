@@ -9,8 +9,7 @@ import torch
 from torch import nn
 
 from supervisor.actions.base import Action, ActionContext
-from supervisor.actions.controls import Controls
-from supervisor.actions.guard import hide_gradients
+from supervisor.actions.controls import Controls, hide_gradients
 from supervisor.records import ActionResult, Cause, Decision
 from supervisor.settings import PolicySettings, SnapshotSettings
 from supervisor.training_state.registry import Registry

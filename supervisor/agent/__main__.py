@@ -9,8 +9,7 @@ from __future__ import annotations
 import json
 import sys
 
-from supervisor.agent.channel import Channel
-from supervisor.agent.rank_agent import RankAgent, count_local_ranks
+from supervisor.agent.rank_agent import Channel, RankAgent, count_local_ranks
 from supervisor.ranks import RankLaunch
 
 

@@ -2,26 +2,139 @@
 
 Rendezvous, the assignment of ranks, their environment and their start are torch's. Whether and from
 where the ranks start again is the parent's decision, for all nodes alike.
+
+Orders from the parent, and reports to it: JSON lines.
+
+How the nodes of one attempt find each other: through a store of torch's that node 0 has.
+
+Who takes part, and with which number, is the first parent's decision, so there is no voting as in
+torch's dynamic rendezvous: two protocols of membership would have to agree. Each attempt has a
+store of its own, so nothing of an earlier one is in it (pytorch #135712, #167288).
 """
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
+import uuid
 from typing import Any
 
 import torch
+from torch._C._distributed_c10d import TCPStore
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerSpec, WorkerState
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+from torch.distributed.elastic.rendezvous import (
+    RendezvousHandler,
+    RendezvousInfo,
+    RendezvousStoreInfo,
+)
 
-from supervisor.agent.channel import Channel
-from supervisor.agent.meeting import Meeting
 from supervisor.own_process import KEPT, PARENT, STREAMS
 from supervisor.ranks import NodePlace
+
+
+class Channel:
+    """Read by the agent between its looks at the ranks; never blocks longer than it is told to."""
+
+    def __init__(self, orders: int, reports: int) -> None:
+        """Both are file descriptors; `reports` may be inherited by nobody."""
+        self._orders = orders
+        self._reports = os.dup(reports)
+        self._unread = b""
+        self.is_closed = False
+
+    def report(self, **what: Any) -> None:
+        """Sends one report; one that nobody reads any more is lost."""
+        try:
+            os.write(self._reports, json.dumps(what).encode() + b"\n")
+        except OSError:
+            self.is_closed = True
+
+    def next_order(self, timeout_s: float | None) -> dict[str, Any] | None:
+        """Returns the next order; None if none came in time, or the channel is closed."""
+        while b"\n" not in self._unread:
+            ready, _, _ = select.select([self._orders], [], [], timeout_s)
+            if not ready:
+                return None
+            data = os.read(self._orders, 65536)
+            if not data:
+                self.is_closed = True
+                return None
+            self._unread += data
+        line, _, self._unread = self._unread.partition(b"\n")
+        order: dict[str, Any] = json.loads(line)
+        return order
+
+
+MEETS_WITHIN_S = 300.0
+"""All nodes are ordered to start at once; the slowest has to import torch again before."""
+
+
+class Meeting(RendezvousHandler):
+    """torch's agent asks it where this node stands; `begin` is called before each attempt.
+
+    The ranks use the same store (TORCHELASTIC_USE_AGENT_STORE), as with torchrun, so that no port
+    has to be found for one of their own, and lost to another process meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self._place = NodePlace()
+        self._store: TCPStore | None = None
+        self._run_id = uuid.uuid4().hex
+
+    def begin(self, place: NodePlace) -> int:
+        """Makes the store of an attempt, or finds it; returns its port.
+
+        Raises:
+            RuntimeError: the port is taken, or node 0 is not reached.
+        """
+        self._store = None
+        self._store = TCPStore(
+            place.host,
+            place.port,
+            is_master=place.number == 0,
+            timeout=datetime.timedelta(seconds=MEETS_WITHIN_S),
+            wait_for_workers=False,
+        )
+        self._place = place
+        self._run_id = place.run_id or self._run_id
+        return int(self._store.port)
+
+    @property
+    def use_agent_store(self) -> bool:
+        return True
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        store, place = self._store, self._place
+        assert store is not None, "`begin` comes first"
+        where = RendezvousStoreInfo(place.host, store.port)
+        return RendezvousInfo(store, place.number, place.count, where)
+
+    def get_backend(self) -> str:
+        return "c10d"
+
+    def get_run_id(self) -> str:
+        return self._run_id
+
+    def is_closed(self) -> bool:
+        return False
+
+    def set_closed(self) -> None:
+        """The parent decides when the run is over."""
+
+    def num_nodes_waiting(self) -> int:
+        return 0
+
+    def shutdown(self) -> bool:
+        self._store = None
+        return True
+
 
 POLL_S = 0.05
 _STOP_S = 2

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from supervisor.detectors.base.observed_growth import ObservedGrowthDetector
-from supervisor.detectors.base.observed_line import ObservedLineDetector
+from supervisor.detectors.base.observed_line import ObservedGrowthDetector, ObservedLineDetector
 from supervisor.records import Cause, Severity
 
 

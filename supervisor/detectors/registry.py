@@ -1,22 +1,80 @@
-"""Builds the detectors of a config's section ``detectors``."""
+"""Builds the detectors of a config's section ``detectors``; imports what it names by a path."""
 
 from __future__ import annotations
 
 import difflib
+import importlib
 import inspect
-from collections.abc import Iterable, Mapping
+import math
+import os
+import sys
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from supervisor.detectors.base import Detector
-from supervisor.detectors.dotted_path import load_dotted
-from supervisor.detectors.observed_lines import (
-    GROWTHS,
-    LINES,
-    detector_of_growth,
-    detector_of_line,
-)
-from supervisor.detectors.setting_values import check_values
+from supervisor.detectors.observed_lines import GROWTHS, LINES, detector_of_growth, detector_of_line
 from supervisor.errors import ConfigError
+from supervisor.records import Alert
+
+
+def load_dotted(path: str) -> Any:
+    """Imports ``module.attribute``, also from the current folder, where configs are written.
+
+    Raises:
+        ImportError, AttributeError, ValueError: there is no such module or attribute.
+    """
+    module, _, attribute = path.rpartition(".")
+    folder = os.getcwd()
+    if folder not in sys.path and "" not in sys.path:
+        sys.path.append(folder)  # last: nothing there may hide an installed module
+    return getattr(importlib.import_module(module), attribute)
+
+
+_WORDS: dict[type, tuple[str, tuple[type, ...]]] = {
+    bool: ("true or false", (bool,)),
+    int: ("a whole number", (int,)),
+    float: ("a number", (int, float)),
+}
+
+
+def check_values(name: str, kind: type, settings: Mapping[str, Any]) -> None:
+    """Compares each value with the type of the constructor's parameter.
+
+    A number whose default is not negative must not be negative.
+
+    Raises:
+        ConfigError: another type, not a number, infinite or negative; names the setting.
+    """
+    hints = typing.get_type_hints(kind.__init__)  # type: ignore[misc]  # of a class, not an instance
+    parameters = inspect.signature(kind).parameters
+    for key, value in settings.items():
+        hint = hints.get(key)
+        if typing.get_origin(hint) is types.UnionType:
+            if value is None and type(None) in typing.get_args(hint):
+                continue
+            hint = next(one for one in typing.get_args(hint) if one is not type(None))
+        if not isinstance(hint, type) or hint not in _WORDS:
+            continue
+        problem = _problem(value, hint, parameters[key].default)
+        if problem:
+            raise ConfigError(f"detectors.{name}.{key}: expected {problem}, got {value!r}")
+
+
+def _problem(value: Any, hint: Any, default: Any) -> str:
+    words, accepted = _WORDS[hint]
+    number: Any = value
+    if not isinstance(value, accepted) or (isinstance(value, bool) and hint is not bool):
+        return words
+    if hint is bool:
+        return ""
+    if not math.isfinite(number):
+        return f"{words} that is finite"
+    if number < 0 and isinstance(default, (int, float)) and default >= 0:
+        return f"{words} at least 0"
+    return ""
+
 
 _ROOM = "supervisor.detectors."
 _TABLE = "observed_lines"
@@ -157,3 +215,23 @@ def _load(name: str, path: str) -> type[Detector]:
 def _nearest(name: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(str(name), list(known), n=1, cutoff=0.5)
     return f"; did you mean {near[0]}?" if near else f"; known: {', '.join(sorted(known))}"
+
+
+def load_alert_handlers(paths: Sequence[str]) -> list[Callable[[Alert], Any]]:
+    """Imports what ``module.function`` names; each is called with every `Alert` of the worker.
+
+    Raises:
+        ConfigError: a path that cannot be imported, or is not callable.
+    """
+    return [_load_handler(index, path) for index, path in enumerate(paths)]
+
+
+def _load_handler(index: int, path: str) -> Callable[[Alert], Any]:
+    where = f"alert_handlers[{index}]: {path}"
+    try:
+        found = load_dotted(path)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"{where}: {error}: give an importable dotted path") from error
+    if not callable(found):
+        raise ConfigError(f"{where}: not a function: name one that takes an Alert")
+    return found  # type: ignore[no-any-return]

@@ -10,7 +10,7 @@ from typing import Any
 from supervisor.config_check import did_you_mean
 from supervisor.errors import ConfigError
 from supervisor.ranks import LEAD_RANK
-from supervisor.storage.files.checked_record import build_record
+from supervisor.storage.files.json_files import build_record
 
 PROCESS_KINDS = (
     "sigkill",

@@ -19,6 +19,9 @@
 
 A fault that struck is noted in ``RUN/faults.json`` before it strikes, so that a restarted run does
 not meet it again.
+
+Faults of the disk: one that is full for a while, and one that loses a bit. Faults that come to a
+process from outside.
 """
 
 from __future__ import annotations
@@ -27,23 +30,112 @@ import ctypes
 import json
 import math
 import os
+import resource
 import signal
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
 from supervisor.errors import PassesGuards
-from supervisor.fault_injection.disk_faults import FullDisk, damage_newest_checkpoint
 from supervisor.fault_injection.fault import PROCESS_KINDS, Fault
-from supervisor.fault_injection.process_faults import ask_parent_to_end, kill_from_outside
 from supervisor.ranks import LEAD_RANK
 from supervisor.storage.files.private_files import write_json
+
+
+class FullDisk:
+    """Lets no regular file of this process grow, by RLIMIT_FSIZE: writes fail with EFBIG.
+
+    As on a disk without room nothing can be saved, neither by us nor by the script; pipes and what
+    is mapped already still work. Needs no rights, and leaves other processes alone.
+    """
+
+    def __init__(self) -> None:
+        self._steps_left = 0
+        self._before: tuple[int, int] | None = None
+
+    def begin(self, steps: int) -> None:
+        """From now on, for so many steps."""
+        self._steps_left = steps
+        if self._before is None:
+            self._before = resource.getrlimit(resource.RLIMIT_FSIZE)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (0, self._before[1]))
+
+    def step_done(self) -> None:
+        """Counts steps, and makes room again after the last."""
+        if self._before is None:
+            return
+        self._steps_left -= 1
+        if self._steps_left <= 0:
+            resource.setrlimit(resource.RLIMIT_FSIZE, self._before)
+            self._before = None
+
+
+def damage_newest_checkpoint(checkpoints: Path) -> None:
+    """Flips one bit in the middle of the largest file of the newest checkpoint, if there is one."""
+    folders = sorted(path for path in checkpoints.glob("step_*") if path.is_dir())
+    if not folders:
+        return
+    victim = max(
+        (path for path in folders[-1].rglob("*") if path.is_file() and path.suffix != ".json"),
+        key=lambda path: path.stat().st_size,
+        default=None,
+    )
+    if victim is None:
+        return
+    data = bytearray(victim.read_bytes())
+    data[len(data) // 2] ^= 1
+    victim.write_bytes(data)
+
+
+def kill_from_outside(pid: int, signum: int) -> None:
+    """As another process would: a worker notes what it sends itself (`watch_own_signals`)."""
+    getattr(os.kill, "__wrapped__", os.kill)(pid, signum)
+
+
+def ask_parent_to_end() -> None:
+    """Sends SIGTERM to the parent, and waits for it to be passed on: a quick script would be over
+    before the parent looks."""
+    # The real ones: what is to be called is the worker's, which a script does not see.
+    get = getattr(signal.getsignal, "__wrapped__", signal.getsignal)
+    put = getattr(signal.signal, "__wrapped__", signal.signal)
+    before = get(signal.SIGTERM)
+    if before is None or threading.current_thread() is not threading.main_thread():
+        os.kill(_supervisor_pid(), signal.SIGTERM)
+        return
+    arrived: list[int] = []
+
+    def note(signum: int, frame: Any) -> None:
+        arrived.append(signum)
+        if callable(before):
+            before(signum, frame)
+
+    put(signal.SIGTERM, note)
+    try:
+        os.kill(_supervisor_pid(), signal.SIGTERM)
+        deadline_s = time.monotonic() + 30.0
+        while not arrived and time.monotonic() < deadline_s:
+            time.sleep(0.01)
+    finally:
+        put(signal.SIGTERM, before)
+
+
+def _supervisor_pid() -> int:
+    """The guardian in between ignores signals, so they go to the supervisor above it. Several
+    ranks have their agent between themselves and the guardian."""
+    parent = psutil.Process(os.getppid())
+    for above in (parent, *parent.parents()[:1]):
+        if any(word.endswith("guardian.py") for word in above.cmdline()):
+            return above.ppid()
+    return parent.pid
+
 
 EACH_RANK = -1
 

@@ -9,8 +9,7 @@ from typing import Any
 
 from supervisor.codes import Subject
 from supervisor.detectors.statistics.robust_window import RobustWindow
-from supervisor.ladder.budget import Budget
-from supervisor.ladder.decisions import GUARD_RUNG, Decisions
+from supervisor.ladder.decisions import GUARD_RUNG, Budget, Decisions
 from supervisor.ladder.going_back import GoingBack
 from supervisor.ladder.guard import LEFT, Guard, GuardVerdict, is_nonfinite
 from supervisor.ladder.initial_divergence import LAST_STEP, InitialDivergence

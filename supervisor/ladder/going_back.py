@@ -8,8 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from supervisor.codes import Subject
-from supervisor.ladder.budget import Budget
-from supervisor.ladder.decisions import GUARD_RUNG, Decisions
+from supervisor.ladder.decisions import GUARD_RUNG, Budget, Decisions
 from supervisor.ladder.guard import Guard, is_nonfinite
 from supervisor.ladder.initial_divergence import LAST_STEP
 from supervisor.ladder.learning_rate_spike import LearningRateSpike

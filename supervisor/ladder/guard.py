@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from supervisor.codes import Subject
-from supervisor.detectors.statistics.other_data import is_odd_batch
+from supervisor.detectors.statistics.changes import is_odd_batch
 from supervisor.detectors.statistics.robust_window import RobustWindow
 from supervisor.detectors.statistics.run_scale import SHARE, RunScale
 from supervisor.records import Cause, CrashRisk, StepRecord

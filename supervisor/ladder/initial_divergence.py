@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Mapping
 from typing import Any
 
-from supervisor.detectors.statistics.leap import is_leap
+from supervisor.detectors.statistics.robust_window import is_leap
 
 LAST_STEP = 60
 """What goes wrong later has a course that it leaves, and is judged against that."""

@@ -7,8 +7,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from supervisor.detectors.statistics.leap import is_leap
-from supervisor.detectors.statistics.robust_window import RobustWindow
+from supervisor.detectors.statistics.robust_window import RobustWindow, is_leap
 from supervisor.records import StepRecord
 
 DOUBLED = 1.0

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from supervisor.detectors.statistics.leap import LEAP, is_leap
+from supervisor.detectors.statistics.robust_window import LEAP, is_leap
 from supervisor.records import StepRecord
 
 LOOK_BACK = 10

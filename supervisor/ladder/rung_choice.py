@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from supervisor.codes import DecisionSource
-from supervisor.ladder.budget import Budget
-from supervisor.ladder.decisions import LONG_AGO, Decisions
+from supervisor.ladder.decisions import LONG_AGO, Budget, Decisions
 from supervisor.ladder.going_back import GoingBack
 from supervisor.ladder.guard import CERTAIN, Guard
 from supervisor.ladder.rungs import Rungs

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from supervisor.detectors.statistics.leap import is_leap
+from supervisor.detectors.statistics.robust_window import is_leap
 from supervisor.records import CrashRisk, StepRecord
 
 TRIAL_STEP = "trial_step"

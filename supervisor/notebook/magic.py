@@ -6,8 +6,7 @@ import shlex
 from typing import Any
 
 from supervisor.errors import SupervisorError, UsageError
-from supervisor.notebook.launch import launch_text
-from supervisor.notebook.launched_run import LaunchedRun
+from supervisor.notebook.launch import LaunchedRun, launch_text
 
 USAGE = "%%supervise [--policy NAME] [--config NAME] [--set KEY=VALUE ...] [--run-dir PATH]"
 

@@ -8,20 +8,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from supervisor.free_memory import count_oom_kills
+from supervisor.held_memory import count_oom_kills
 from supervisor.parent.metrics.metrics import Metrics
 from supervisor.parent.nodes.all_nodes import AllNodes
 from supervisor.parent.nodes.members import Members
 from supervisor.parent.notices.notices import Notices
 from supervisor.parent.process.agent_process import AgentProcess, RankProcesses
+from supervisor.parent.process.family import sample_memory
 from supervisor.parent.process.launch import LaunchSpec
-from supervisor.parent.process.memory import sample_memory
 from supervisor.parent.process.process import (
     DEFAULT_COMMAND,
     Processes,
     WorkerProcess,
     worker_command,
 )
+from supervisor.parent.process.side_processes import LivePictures, StepLogProcess
 from supervisor.parent.process.signals import (
     GRACIOUS,
     TOGETHER_S,
@@ -29,31 +30,31 @@ from supervisor.parent.process.signals import (
     SignalInbox,
     signal_numbers,
 )
-from supervisor.parent.process.step_log_process import StepLogProcess
 from supervisor.parent.restarts.exits import ProcessEnding, classify
+from supervisor.parent.run_file import check_lease
 from supervisor.parent.run_log import RunLog
 from supervisor.parent.standard_input import StandardInput
-from supervisor.parent.taken_over import check_lease
-from supervisor.parent.terminal.attempt_log import AttemptLog
-from supervisor.parent.terminal.output import OutputPump, read_tail
+from supervisor.parent.terminal.output import AttemptLog, OutputPump, read_tail
 from supervisor.parent.watching import hang
-from supervisor.parent.watching.known_starts import KnownStarts
-from supervisor.parent.watching.live_pictures import LivePictures
 from supervisor.parent.watching.place_of_silence import Standing, find_place, last_dump, waits_in
 from supervisor.parent.watching.preemption import PreemptionWatch
 from supervisor.parent.watching.rank_watch import GroupFeed, RankWatch
 from supervisor.parent.watching.replica import Replica
-from supervisor.parent.watching.unkillable import Unkillable
-from supervisor.parent.watching.watchdog import RANKS_AGAIN_S, WARM_UP_S, Watchdog
+from supervisor.parent.watching.watchdog import (
+    RANKS_AGAIN_S,
+    WARM_UP_S,
+    KnownStarts,
+    Unkillable,
+    Watchdog,
+)
 from supervisor.ranks import one_node
 from supervisor.records import ExitCause
 from supervisor.storage.files.kept_writes import KEPT
+from supervisor.storage.run.boards import arrived_at, describe_replay, replayed_steps
 from supervisor.storage.run.exit_notes import FAILED, ExitNote, load_exit_note, note_of
 from supervisor.storage.run.handover import Handover, Left
 from supervisor.storage.run.lease import Lease
-from supervisor.storage.run.replay_progress import describe_replay, replayed_steps
 from supervisor.storage.run.rundir import RunDirectory
-from supervisor.storage.run.signal_board import arrived_at
 from supervisor.storage.run.training_places import read_places
 
 POLL_S = 0.2

@@ -15,22 +15,30 @@ from supervisor.parent.attempt import Attempt, AttemptContext
 from supervisor.parent.nodes.members import NodesMissing
 from supervisor.parent.prepare import Preparation
 from supervisor.parent.process.launch import LaunchSpec
+from supervisor.parent.process.side_processes import LivePictures, StepLogProcess, start_step_log
 from supervisor.parent.process.signals import SignalInbox
-from supervisor.parent.process.step_log_process import StepLogProcess, start_step_log
 from supervisor.parent.restarts import starting_point
 from supervisor.parent.restarts.exits import ProcessEnding, judge_group
 from supervisor.parent.restarts.failures_seen import failures_seen
-from supervisor.parent.restarts.history import group_history
-from supervisor.parent.restarts.leftovers import may_be_in_the_way, set_leftovers_aside
-from supervisor.parent.restarts.restart_policy import Backoff, RestartPolicy, Verdict, may_be_sick
-from supervisor.parent.restarts.starting_point import StartingPoint
-from supervisor.parent.restarts.ways_back import START, WaysBack
-from supervisor.parent.restarts.ways_back import describe as describe_way
+from supervisor.parent.restarts.restart_policy import (
+    START,
+    Backoff,
+    RestartPolicy,
+    Verdict,
+    WaysBack,
+    may_be_sick,
+)
+from supervisor.parent.restarts.restart_policy import describe as describe_way
+from supervisor.parent.restarts.starting_point import (
+    StartingPoint,
+    group_history,
+    may_be_in_the_way,
+    set_leftovers_aside,
+)
+from supervisor.parent.run_file import check_lease
 from supervisor.parent.run_log import RunLog
-from supervisor.parent.taken_over import check_lease
 from supervisor.parent.terminal import outcome as outcomes
 from supervisor.parent.terminal.outcome import Outcome, RunResult
-from supervisor.parent.watching.live_pictures import LivePictures
 from supervisor.parent.watching.replica import Replica
 from supervisor.records import REPLAY, ExitCause, WorkerExit, WorkerOrder
 from supervisor.storage.checkpoints.checkpoints import CheckpointRing
@@ -39,9 +47,9 @@ from supervisor.storage.damaged_files import set_steps_aside
 from supervisor.storage.files.kept_writes import KEPT
 from supervisor.storage.journal.events import read_journal
 from supervisor.storage.journal.journal import JournalMerger
-from supervisor.storage.run.exit_signs import outside_cause
-from supervisor.storage.run.orders import save_order
-from supervisor.storage.run.set_aside import SetAside
+from supervisor.storage.run.exit_notes import outside_cause
+from supervisor.storage.run.run_state import save_order
+from supervisor.storage.script_files.set_aside import SetAside
 
 _MEANT = (ExitCause.COMPLETED, ExitCause.INTERRUPTED, ExitCause.PREEMPTED)
 

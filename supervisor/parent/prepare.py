@@ -17,8 +17,7 @@ from supervisor.step_logs.step_log import missing_package
 from supervisor.storage.damaged_files import set_damaged_aside
 from supervisor.storage.journal.journal import read_journal
 from supervisor.storage.run.lease import Lease, take_lease
-from supervisor.storage.run.orders import load_order
-from supervisor.storage.run.run_state import has_live_parent, load_run_state
+from supervisor.storage.run.run_state import has_live_parent, load_order, load_run_state
 from supervisor.storage.run.rundir import RunDirectory
 
 # Made one by one, because a folder that appears on the way to a deeper one is not private.

@@ -1,4 +1,4 @@
-"""Keeps ``run.json`` up to date."""
+"""``run.json``, kept up to date, and the end of a run that another host has taken over."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import dataclasses
 from supervisor.errors import RunDirectoryError
 from supervisor.parent.process.launch import LaunchSpec
 from supervisor.parent.terminal.outcome import Outcome
+from supervisor.storage.run.lease import Holder, Lease
 from supervisor.storage.run.run_state import (
     RunState,
     load_run_state,
@@ -76,3 +77,20 @@ class RunFile:
     def _save(self, **changes: object) -> None:
         self._state = dataclasses.replace(self._state, **changes)  # type: ignore[arg-type]
         save_run_state(self._rundir, self._state)
+
+
+class RunTakenOver(Exception):
+    """Ends the outer loop at once; the run itself goes on elsewhere."""
+
+    def __init__(self, holder: Holder) -> None:
+        super().__init__(f"{holder} has taken this run over: ended here, nothing more is written")
+
+
+def check_lease(lease: Lease) -> None:
+    """Called before anything is written or started.
+
+    Raises:
+        RunTakenOver: the run is no longer ours.
+    """
+    if lease.taken_by is not None:
+        raise RunTakenOver(lease.taken_by)

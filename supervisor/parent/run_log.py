@@ -32,34 +32,35 @@ from supervisor.events.state_events import (
 from supervisor.events.step_events import ActionEvent
 from supervisor.parent.prepare import Preparation
 from supervisor.parent.process.launch import LaunchSpec
-from supervisor.parent.process.report_process import write_report_apart
-from supervisor.parent.process.rescue_process import Rescued
-from supervisor.parent.restarts.exact_retries import ExactRetries
+from supervisor.parent.process.side_processes import Rescued, write_report_apart
 from supervisor.parent.restarts.exits import signal_name
-from supervisor.parent.restarts.history import first_made
 from supervisor.parent.restarts.restart_policy import Verdict
 from supervisor.parent.restarts.restart_receipt import RestartReceipt
-from supervisor.parent.run_file import RunFile
-from supervisor.parent.taken_over import RunTakenOver
-from supervisor.parent.terminal.open_line import OpenLine
+from supervisor.parent.restarts.starting_point import ExactRetries, first_made
+from supervisor.parent.run_file import RunFile, RunTakenOver
 from supervisor.parent.terminal.outcome import EXIT_INTERRUPTED, Outcome, RunResult
-from supervisor.parent.terminal.summary import Teller, closing_lines, describe_exit, describe_next
-from supervisor.parent.terminal.treatment_lines import TreatmentLines
+from supervisor.parent.terminal.output import OpenLine
+from supervisor.parent.terminal.summary import (
+    Teller,
+    TreatmentLines,
+    closing_lines,
+    describe_exit,
+    describe_next,
+)
 from supervisor.parent.watching.hang import HangEvidence
 from supervisor.ranks import LEAD_RANK
 from supervisor.records import CrashRisk, WorkerExit, WorkerOrder
 from supervisor.shortfalls import HIGH_LOSS, LASTING, WINDOW, Shortfall, find_shortfalls
-from supervisor.storage.cases.case_filing import file_cases
-from supervisor.storage.cases.case_keeping import keep_memory
+from supervisor.storage.cases.case_filing import file_cases, keep_memory
 from supervisor.storage.cases.cases import CaseLibrary
 from supervisor.storage.checkpoints.checkpoints import Checkpoint
 from supervisor.storage.files.kept_writes import KEPT
 from supervisor.storage.files.private_files import replaces_names
-from supervisor.storage.files.versions import current_versions, untried_versions
 from supervisor.storage.journal.journal import JournalMerger, read_journal
+from supervisor.storage.run.run_state import current_versions, untried_versions
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.applied_rates import describe_rates
-from supervisor.storage.steps.group_steps import read_group_steps
+from supervisor.storage.steps.flight_reader import read_group_steps
 
 
 class RunLog:

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import IO
 
 from supervisor.errors import RunDirectoryError
+from supervisor.storage.files.json_files import load_record, save_record
 from supervisor.storage.files.private_files import make_private, open_private
-from supervisor.storage.files.record_file import load_record, save_record
 from supervisor.storage.run.rundir import RunDirectory
 
 _PAGE = 4096

@@ -10,8 +10,8 @@ from supervisor.codes import OutsideCause
 from supervisor.errors import RunDirectoryError, UsageError
 from supervisor.parent.attempt import POLL_S, AttemptContext
 from supervisor.parent.metrics.metrics import Metrics, metrics_for
+from supervisor.parent.nodes.member_link import ProbeFile
 from supervisor.parent.nodes.members import Members
-from supervisor.parent.nodes.probe_file import ProbeFile
 from supervisor.parent.nodes.seat import Seat
 from supervisor.parent.notices.notices import Notices, notices_for
 from supervisor.parent.outer_loop import ROOM_WITHIN_S, OuterLoop
@@ -21,18 +21,18 @@ from supervisor.parent.process.launch import LaunchSpec
 from supervisor.parent.process.process import DEFAULT_COMMAND
 from supervisor.parent.process.signals import SignalInbox, signal_numbers
 from supervisor.parent.restarts.restart_policy import Backoff
+from supervisor.parent.run_file import RunTakenOver
 from supervisor.parent.standard_input import StandardInput
-from supervisor.parent.taken_over import RunTakenOver
 from supervisor.parent.terminal.outcome import RunResult
 from supervisor.parent.terminal.summary import Teller
 from supervisor.parent.watching.preemption import PreemptionWatch
 from supervisor.ranks import ALL_RANKS
 from supervisor.step_logs.run_id import name_the_scripts_run
 from supervisor.storage.journal.journal import JournalMerger
-from supervisor.storage.run.exit_signs import outside_cause
+from supervisor.storage.run.exit_notes import outside_cause
 from supervisor.storage.run.handover import Handover
 from supervisor.storage.run.lease import STALE_S
-from supervisor.storage.run.terminal_files import note_terminal
+from supervisor.storage.run.rundir import note_terminal
 
 _LEASE_LOOK_S = 2.0
 

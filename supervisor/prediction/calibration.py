@@ -1,9 +1,12 @@
-"""From the contributions to a risk to a probability that means what it says."""
+"""From the contributions to a risk to a probability that means what it says, and its reason."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping
+
+from supervisor.codes import Subject
+from supervisor.records import StepRecord
 
 STRONG = 0.5
 """Contribution that counts as evidence of its own; the figures below were fitted with it."""
@@ -63,3 +66,19 @@ def calibrate(evidence: float) -> float:
     (low, below), (high, above) = KNOTS[right - 1], KNOTS[right]
     share = min(1.0, max(0.0, (evidence - low) / (high - low)))
     return below + share * (above - below)
+
+
+SUBJECTS = {
+    **dict.fromkeys(("loss_warning", "loss_leap", "loss_persistence"), Subject.LOSS),
+    **dict.fromkeys(("steady_climb", "departure", "excursions"), Subject.LOSS),
+    **dict.fromkeys(("first_rows", "rise_from_zero", "lost_at_restart"), Subject.LOSS),
+    "gradient_warning": Subject.GRADIENT,
+}
+"""Signal → the figure that its reason speaks of."""
+
+
+def subject_of(main: str, record: StepRecord) -> Subject | None:
+    """The figure that the reason speaks of."""
+    if main == "nonfinite":
+        return Subject.LOSS if record.has_nonfinite_loss else Subject.GRADIENT
+    return SUBJECTS.get(main)

@@ -22,7 +22,7 @@ class MovingObjective:
 
     A run is one of reinforcement learning from the first step on that has a reward (not one of
     given pairs), or at which a library of environments or of agents is loaded
-    (`supervisor.worker.ground.step_probe`): `in_environment`. It is a game from the first step on
+    (`supervisor.worker.core.step_probe`): `in_environment`. It is a game from the first step on
     at which a second optimizer learned from a backward of its own: `others_trained`. In neither are
     loss and norm treated as long as they are finite; in the former they are not judged either.
 

@@ -7,9 +7,8 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from supervisor.detectors.statistics.leap import LOG_LEAP
 from supervisor.detectors.statistics.reference import Reference
-from supervisor.detectors.statistics.robust_window import RobustWindow
+from supervisor.detectors.statistics.robust_window import LOG_LEAP, RobustWindow
 from supervisor.detectors.statistics.run_scale import TINY, RunScale
 
 MIN_WINDOW = 10

@@ -16,28 +16,34 @@ from supervisor.events.step_events import AlertEvent
 from supervisor.first_lines import first_lines
 from supervisor.masking import mask_all, mask_command, mask_secrets
 from supervisor.records import NAN
-from supervisor.report.facts.alert_summary import find_mistakes, summarise_alerts
-from supervisor.report.facts.anomalies import build_anomalies
-from supervisor.report.facts.attempts import build_attempts
-from supervisor.report.facts.crash_report import AttemptFacts, CrashReport, Incident
-from supervisor.report.facts.explosion import RATE_TOO_HIGH, find_explosion
+from supervisor.report.facts.anomalies import (
+    RATE_TOO_HIGH,
+    build_anomalies,
+    find_explosion,
+    read_gradient_flow,
+)
+from supervisor.report.facts.attempts import build_attempts, build_cost, build_ranks
+from supervisor.report.facts.crash_report import (
+    AttemptFacts,
+    CrashReport,
+    Incident,
+    find_mistakes,
+    summarise_alerts,
+)
 from supervisor.report.facts.figures import number, show
-from supervisor.report.facts.gradient_flow import read_gradient_flow
 from supervisor.report.facts.interventions import build_interventions, would_have
-from supervisor.report.facts.ledger import build_cost
 from supervisor.report.facts.observed_values import sum_up
-from supervisor.report.facts.ranks import build_ranks
-from supervisor.report.facts.rates import find_rate_changes
 from supervisor.report.facts.run_data import RunData, load_material
+from supervisor.report.facts.step_table import find_rate_changes
 from supervisor.report.facts.timeline import build_timeline
-from supervisor.report.incidents.decision_tree import walk
 from supervisor.report.incidents.ending import find_end
 from supervisor.report.incidents.evidence import last_checkpoint, memory_notes
 from supervisor.report.incidents.incidents import find_incidents
 from supervisor.report.incidents.next_steps import build_next_steps, build_setting, resume_command
+from supervisor.report.incidents.remedies import walk
 from supervisor.report.incidents.verdict import blame, build_title, build_verdict, is_overcome
 from supervisor.shortfalls import HIGH_LOSS, Shortfall, find_shortfalls
-from supervisor.storage.journal.treatments import count_treatments
+from supervisor.storage.journal.events import count_treatments
 
 LATER_STEPS = 10
 MEMORY_KEYS = frozenset({"out_of_memory", "host_out_of_memory", "resources"})

@@ -10,11 +10,11 @@ from typing import Any
 from supervisor.masking import mask_all
 from supervisor.report.curves.curve_document import DrawnRun, curve_document
 from supervisor.report.curves.curves import curves_of
+from supervisor.report.curves.plots import EVERY, Picture, draw_pictures
 from supervisor.report.facts.crash_report import CrashReport
 from supervisor.report.facts.run_data import RunData, load_material
 from supervisor.report.gathering import build_report
-from supervisor.report.pictures.plots import EVERY, Picture, draw_pictures
-from supervisor.report.words.render import render_html, render_json, render_markdown
+from supervisor.report.render import render_html, render_json, render_markdown
 from supervisor.storage.files.private_files import write_private
 from supervisor.storage.run.rundir import RunDirectory
 
@@ -67,8 +67,8 @@ def build_document(rundir: RunDirectory, kind: str, names: Collection[str] = ("o
 
 def build_comparison(rundir: RunDirectory, other: RunDirectory, kind: str) -> str:
     """Returns two runs beside each other as ``html``, ``md`` or ``json``; writes nothing."""
-    from supervisor.report.comparison import comparison as comparisons
-    from supervisor.report.comparison import render
+    from supervisor.report import comparison as comparisons
+    from supervisor.report import comparison as render
 
     runs = load_material(rundir.root), load_material(other.root)
     compared = comparisons.compare(runs, (build_report(runs[0]), build_report(runs[1])))

@@ -7,12 +7,16 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from supervisor.source_check.calls import argument, callers, parameters
 from supervisor.source_check.events import Event, Moment, training_of
-from supervisor.source_check.names import dotted
-from supervisor.source_check.scope import Function, Scope
+from supervisor.source_check.scope import Function, Scope, dotted
 from supervisor.source_check.source import Fact, Source, facts_of_test
-from supervisor.source_check.values import definitions, function_behind
+from supervisor.source_check.values import (
+    argument,
+    callers,
+    definitions,
+    function_behind,
+    parameters,
+)
 
 _MAX_DEPTH = 3
 """Most calls followed: epoch, batch, step; training loops are seldom deeper."""

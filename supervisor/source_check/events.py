@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 
-from supervisor.source_check.names import dotted, last_name
-from supervisor.source_check.scope import Scope
+from supervisor.source_check.scope import Scope, dotted, last_name
 from supervisor.source_check.source import Fact, Source, contradicts
 from supervisor.source_check.values import definitions, full_name, is_false, origins
 

@@ -8,8 +8,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
 
-from supervisor.source_check.names import Names
-from supervisor.source_check.scope import SCOPE_NODES, Assignment, Function, Scope, place
+from supervisor.source_check.scope import SCOPE_NODES, Assignment, Function, Names, Scope, place
 
 Node = TypeVar("Node", bound=ast.AST)
 Result = TypeVar("Result")

@@ -11,12 +11,11 @@ import numpy as np
 from supervisor.events.event import of_kind
 from supervisor.events.step_events import AlertEvent
 from supervisor.ranks import LEAD_RANK
-from supervisor.storage.journal.events import read_journal
-from supervisor.storage.journal.treatments import count_treatments
+from supervisor.storage.journal.events import count_treatments, read_journal
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.applied_rates import read_rates
 from supervisor.storage.steps.flight_reader import FlightReader
-from supervisor.storage.steps.step_values import step_values
+from supervisor.storage.steps.step_rows import step_values
 
 AWAITS_RISK = 64
 """Newest steps that wait until they are judged; they are judged in blocks of at most 32."""

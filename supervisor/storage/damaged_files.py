@@ -9,19 +9,19 @@ import struct
 from pathlib import Path
 
 from supervisor.errors import RunDirectoryError
-from supervisor.storage.files.line_file import parse_line
+from supervisor.storage.files.json_files import parse_line
 from supervisor.storage.files.private_files import write_private
 from supervisor.storage.run.run_state import is_damaged
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.applied_rates import rates_path
 from supervisor.storage.steps.flight_reader import FlightReader
-from supervisor.storage.steps.more_values import more_path
 from supervisor.storage.steps.step_rows import (
     ATTEMPT_OFFSET,
     HEADER_BYTES,
     ROW_BYTES,
     ROWS_OFFSET,
     columns_path,
+    more_path,
 )
 
 _COUNT = struct.Struct("<Q")

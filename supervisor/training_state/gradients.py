@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from supervisor.errors import CheckpointError
-from supervisor.training_state.misfits import misfit
 from supervisor.training_state.optimizer_state import optimizer_parameters
+from supervisor.training_state.plain_form import misfit
 from supervisor.training_state.registry import Registry
 from supervisor.training_state.tensors import local, outside_autograd, write_into
 

@@ -16,9 +16,9 @@ import xxhash
 
 from supervisor.errors import pass_on
 from supervisor.training_state.census.census import CALL
+from supervisor.training_state.census.inside_process import HANDLES, still_under_way, wait_for
 from supervisor.training_state.census.place import Place
 from supervisor.training_state.census.reach import Reach
-from supervisor.training_state.exchange_handles import HANDLES, still_under_way, wait_for
 from supervisor.training_state.plain_form import from_plain
 from supervisor.training_state.tensors import (
     bytes_of,

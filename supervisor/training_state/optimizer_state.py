@@ -8,8 +8,13 @@ from typing import Any
 import torch
 
 from supervisor.errors import CheckpointError
-from supervisor.training_state.misfits import check_tensor, misfit
-from supervisor.training_state.plain_form import as_in_code, from_plain, to_plain
+from supervisor.training_state.plain_form import (
+    as_in_code,
+    check_tensor,
+    from_plain,
+    misfit,
+    to_plain,
+)
 from supervisor.training_state.tensors import local, outside_autograd, write_into
 
 _PLAIN = frozenset({torch.Tensor, bool, int, float, str, type(None)})

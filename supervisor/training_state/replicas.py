@@ -1,13 +1,19 @@
-"""Tensors that all ranks held alike, and of which one rank holds another value now."""
+"""What several ranks hold alike: written once, and told where one of them differs."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
+import torch
+import xxhash
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+
+from supervisor.errors import CheckpointDamaged
+from supervisor.training_state.tensors import bytes_of, local, outside_autograd, walk_tensors
 
 MOST = 8
 """Tensors that one flipped bit makes differ, at most: a parameter and its moments, twice. Ranks
@@ -85,3 +91,79 @@ def splits(told: Iterable[tuple[int, Mapping[str, str]]], world_size: int) -> li
         odd = [rank for rank in held if held[rank] != value] if has_majority else []
         found.append(Split(path, tuple(odd)))
     return found
+
+
+LEAST_BYTES = 1024
+"""Smaller tensors cost less than an entry in the table of digests."""
+
+_AS_FIRST = "\0as the first rank"
+
+
+def tensor_digests(state: Mapping[str, Any]) -> dict[str, str]:
+    """Returns path → digest of the values, type and shape of each tensor that is not small."""
+    with outside_autograd():
+        return {
+            path: _digest(tensor) for path, tensor in walk_tensors(dict(state)) if _is_large(tensor)
+        }
+
+
+def without_replicated(state: Mapping[str, Any], first: Mapping[str, str]) -> dict[str, Any]:
+    """Returns a copy with a reference for each tensor that the first rank holds too.
+
+    Args:
+        state: of this rank; its tensors are not copied.
+        first: `tensor_digests` of the first rank.
+    """
+    with outside_autograd():
+
+        def replace(path: str, leaf: Any) -> Any:
+            is_tensor = isinstance(leaf, torch.Tensor) and _is_large(leaf)
+            return _AS_FIRST if is_tensor and first.get(path) == _digest(leaf) else leaf
+
+        return dict(_mapped(dict(state), "", replace))
+
+
+def with_replicated(state: Mapping[str, Any], first: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a rank's state, whole again.
+
+    Raises:
+        CheckpointDamaged: the first rank's state lacks what this one refers to.
+    """
+    tensors = dict(walk_tensors(dict(first)))
+
+    def replace(path: str, leaf: Any) -> Any:
+        if not (isinstance(leaf, str) and leaf == _AS_FIRST):
+            return leaf
+        if path not in tensors:
+            raise CheckpointDamaged(f"{path}: not in the part of the first rank: use an older one")
+        return tensors[path]
+
+    return dict(_mapped(dict(state), "", replace))
+
+
+def _mapped(value: Any, path: str, replace: Callable[[str, Any], Any]) -> Any:
+    """Copies nested plain containers with each leaf replaced; paths are those of `walk`."""
+    if isinstance(value, dict):
+        return {
+            key: _mapped(item, f"{path}.{key}" if path else str(key), replace)
+            for key, item in value.items()
+        }
+    if type(value) in (list, tuple):
+        items = (
+            _mapped(item, f"{path}.{index}" if path else str(index), replace)
+            for index, item in enumerate(value)
+        )
+        return type(value)(items)
+    return replace(path, value)
+
+
+def _is_large(tensor: torch.Tensor) -> bool:
+    plain = local(tensor)
+    return plain.layout == torch.strided and plain.nbytes >= LEAST_BYTES
+
+
+def _digest(tensor: torch.Tensor) -> str:
+    plain = local(tensor)
+    checksum = xxhash.xxh3_128(f"{plain.dtype} {tuple(plain.shape)}\n".encode())
+    checksum.update(bytes_of(tensor))
+    return checksum.hexdigest()

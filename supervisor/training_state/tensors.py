@@ -1,10 +1,14 @@
-"""Reads and writes tensors outside autograd."""
+"""Reads and writes tensors outside autograd.
+
+Whether a restored state is the saved one, bit for bit.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -133,3 +137,39 @@ def storage_of(value: Any) -> int | None:
         return value.untyped_storage().data_ptr() or None
     except (RuntimeError, NotImplementedError, ValueError):  # ValueError: a lazy layer's, not made
         return None
+
+
+def first_difference(saved: Mapping[str, Any], live: Mapping[str, Any]) -> str | None:
+    """Returns the path of the first value that differs, None if none does.
+
+    Bits are compared, so equal NaNs are equal. Device tensors are copied to the host one by one.
+
+    Args:
+        saved: parts of a state, from `read_state` or `copy_state`.
+        live: the same parts, from `TrainingState.capture`.
+    """
+    with outside_autograd():
+        for one, other in zip_longest(walk(dict(saved)), walk(dict(live))):
+            if one is None or other is None:
+                return str((one or other)[0])
+            if one[0] != other[0]:
+                return str(min(one[0], other[0]))  # both are sorted: it is missing in the other
+            if not _is_same(one[1], other[1]):
+                return str(one[0])
+    return None
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        if one.dtype != other.dtype or local(one).shape != local(other).shape:
+            return False
+        return torch.equal(_bits(one), _bits(other))
+    # repr tells -0.0 from 0.0 and 1 from True, and finds NaN equal to itself.
+    return type(one) is type(other) and repr(one) == repr(other)
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    plain = local(tensor).cpu()
+    if plain.layout != torch.strided:
+        plain = plain.to_dense()
+    return plain.resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)

@@ -18,25 +18,23 @@ from supervisor.errors import SupervisorError, pass_on
 from supervisor.own_process import Given, command, give_back
 from supervisor.storage.files.kept_writes import KEPT
 from supervisor.storage.run import handover, training_places
-from supervisor.storage.run.exit_notes import ExitNote, save_exit_note
-from supervisor.storage.run.exit_signs import outside_cause
-from supervisor.storage.run.orders import load_order
+from supervisor.storage.run.exit_notes import ExitNote, outside_cause, save_exit_note
+from supervisor.storage.run.run_state import load_order
 from supervisor.storage.run.rundir import RunDirectory
-from supervisor.storage.run.set_aside import SetAside
-from supervisor.worker.interception.patches_process import (
+from supervisor.storage.script_files.set_aside import SetAside
+from supervisor.worker.core.process_signs import LOADING, SHORT, ExitRequest
+from supervisor.worker.outside_draws.outside_draws import OUTSIDE
+from supervisor.worker.outside_draws.sources import watch_outside
+from supervisor.worker.process.output import exit_code, show, take_out_our_frames
+from supervisor.worker.process.patches_process import (
     watch_exec,
     watch_exit,
     watch_fork,
     watch_own_signals,
 )
-from supervisor.worker.outside_draws.outside_draws import OUTSIDE
-from supervisor.worker.outside_draws.sources import watch_outside
-from supervisor.worker.process.exit_request import LOADING, SHORT, ExitRequest
-from supervisor.worker.process.program import Program
-from supervisor.worker.process.script_signals import script_signals
+from supervisor.worker.process.patches_signals import script_signals
+from supervisor.worker.process.program import Program, TorchArrival
 from supervisor.worker.process.standard_input import KeptInput
-from supervisor.worker.process.torch_arrival import TorchArrival
-from supervisor.worker.process.uncaught import exit_code, show, take_out_our_frames
 
 _PR_SET_PDEATHSIG = 1
 

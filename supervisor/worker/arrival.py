@@ -9,19 +9,19 @@ from supervisor.events.state_events import Resumed, WarningEvent
 from supervisor.records import WorkerOrder
 from supervisor.storage.checkpoints.checkpoints import CheckpointRing
 from supervisor.storage.journal.journal import Journal
+from supervisor.worker.checkpoints.starting_point import ResumePoint
+from supervisor.worker.core.graphs_across import GRAPHS_ACROSS
+from supervisor.worker.core.interception_state import forget_compiled
 from supervisor.worker.core.part import Arrived
 from supervisor.worker.core.parts import Parts
-from supervisor.worker.ground.graphs_across import GRAPHS_ACROSS
-from supervisor.worker.ground.progress import Progress
-from supervisor.worker.group.rank_context import RankContext
-from supervisor.worker.interception.outside_dynamo import forget_compiled
-from supervisor.worker.live_driver import Live
+from supervisor.worker.core.progress import Progress
+from supervisor.worker.files.settled_files import wait_for_executors
+from supervisor.worker.live import Live
 from supervisor.worker.outside_draws.outside_draws import OUTSIDE
-from supervisor.worker.replay_driver import Replay
-from supervisor.worker.session.busy_threads import wait_for_executors
-from supervisor.worker.session.start_probe import blind_looks
-from supervisor.worker.session.starting_point import ResumePoint
-from supervisor.worker.session.state_restorer import StateRestorer
+from supervisor.worker.ranks.rank_context import RankContext
+from supervisor.worker.replay import Replay
+from supervisor.worker.script_state.start_probe import blind_looks
+from supervisor.worker.state_restorer import StateRestorer
 
 STAND_IN_REACHED = (
     "a backward went through a graph that the script had kept from before the checkpoint: its "

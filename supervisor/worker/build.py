@@ -12,7 +12,7 @@ from supervisor.actions.catalogue import build_actions
 from supervisor.actions.controls import Controls
 from supervisor.codes import Found
 from supervisor.config import load_resolved_config, load_resolved_policy
-from supervisor.detectors.alert_handlers import load_alert_handlers
+from supervisor.detectors.registry import load_alert_handlers
 from supervisor.errors import CheckpointError
 from supervisor.events.state_events import CheckpointRejected, StateFound
 from supervisor.fault_injection.injector import FaultInjector
@@ -25,122 +25,105 @@ from supervisor.settings import ComputeCheckSettings, PartingSettings
 from supervisor.storage.cases.case_advisor import CaseAdvisor, load_memory
 from supervisor.storage.checkpoints.checkpoints import Checkpoint, CheckpointRing
 from supervisor.storage.journal.journal import AlertLog, Journal, SilentAlertLog, SilentJournal
+from supervisor.storage.run.boards import MeetingPlace, RankNotes
 from supervisor.storage.run.kept_memory import PLACES as PLACES_OF_RANK
-from supervisor.storage.run.meeting_place import MeetingPlace
-from supervisor.storage.run.orders import load_order
-from supervisor.storage.run.rank_notes import RankNotes
+from supervisor.storage.run.run_state import load_order
 from supervisor.storage.run.rundir import RunDirectory
-from supervisor.storage.run.script_files import ScriptFiles
-from supervisor.storage.run.set_aside import SetAside
-from supervisor.storage.steps.applied_rates import AppliedRates
+from supervisor.storage.script_files.script_files import ScriptFiles
+from supervisor.storage.script_files.set_aside import SetAside
+from supervisor.storage.steps.applied_rates import AppliedRates, OwnTimes
 from supervisor.storage.steps.flight_recorder import FlightRecorder
-from supervisor.storage.steps.own_times import OwnTimes
 from supervisor.storage.steps.tape import TapeWriter
 from supervisor.training_state.registry import Registry
 from supervisor.training_state.replicas import parameters_alike
 from supervisor.training_state.snapshot import SnapshotRing
 from supervisor.training_state.state import TrainingState
 from supervisor.worker.arrival import Arrival
-from supervisor.worker.capture.checkpoint_writer import CheckpointWriter
-from supervisor.worker.capture.checkpointer import Checkpointer
-from supervisor.worker.capture.follower_writer import FollowerWriter
-from supervisor.worker.capture.lead_writer import LeadWriter
-from supervisor.worker.capture.memory_listener import MemoryListener
-from supervisor.worker.capture.pre_treatment_checkpoint import PreTreatmentCheckpoint
-from supervisor.worker.capture.rank_memory import RankMemory
-from supervisor.worker.capture.save_interval import SaveInterval
-from supervisor.worker.capture.script_census import ScriptCensus
-from supervisor.worker.capture.single_writer import SingleWriter
-from supervisor.worker.capture.split_replicas import SplitReplicas
-from supervisor.worker.capture.state_digests import StateDigests, TrailProbe
-from supervisor.worker.capture.user_tensors import UserTensors
-from supervisor.worker.capture.whole_state import WholeState
-from supervisor.worker.compute_check.compute_check import ComputeCheck
-from supervisor.worker.core.part import Part
+from supervisor.worker.checkpoints.checkpoint_listener import (
+    BoundaryCapture,
+    CheckpointListener,
+    MemoryListener,
+)
+from supervisor.worker.checkpoints.checkpoint_writer import CheckpointWriter, SingleWriter
+from supervisor.worker.checkpoints.checkpointer import Checkpointer
+from supervisor.worker.checkpoints.parting_checkpoint import PartingCheckpoint
+from supervisor.worker.checkpoints.pre_treatment_checkpoint import PreTreatmentCheckpoint
+from supervisor.worker.checkpoints.rank_memory import RankMemory
+from supervisor.worker.checkpoints.rank_writers import FollowerWriter, LeadWriter, SplitReplicas
+from supervisor.worker.checkpoints.save_interval import SaveInterval
+from supervisor.worker.checkpoints.snapshot_listener import SnapshotListener
+from supervisor.worker.checkpoints.starting_point import find_starting_point
+from supervisor.worker.checkpoints.whole_state import WholeState
+from supervisor.worker.compute_check.compute_check import ComputeCheck, ComputeListener
+from supervisor.worker.core.boundaries import (
+    BoundarySchedule,
+    GroupTurns,
+    LookRequests,
+    StepTimes,
+    Turns,
+)
+from supervisor.worker.core.error_barrier import ErrorBarrier
+from supervisor.worker.core.interception_state import InterceptionState
+from supervisor.worker.core.part import Part, Sides
 from supervisor.worker.core.parts import Parts
-from supervisor.worker.core.recording_limits import RecordingLimits
-from supervisor.worker.core.sides import Sides
-from supervisor.worker.core.turns import GroupTurns, Turns
-from supervisor.worker.corruption.look_requests import LookRequests
+from supervisor.worker.core.process_signs import Heartbeat
+from supervisor.worker.core.progress import Progress, RecordingLimits, RunWarnings, ScriptUse
+from supervisor.worker.core.run_health import RunHealth
+from supervisor.worker.core.step_probe import StepProbe
+from supervisor.worker.core.training_hooks import TrainingHooks
+from supervisor.worker.corruption.corruption_listener import CorruptionListener
 from supervisor.worker.corruption.state_check import StateCheck
 from supervisor.worker.corruption.update_watch import UpdateWatch
 from supervisor.worker.ending import Ending, Sickness
-from supervisor.worker.evidence.anomaly_scene import AnomalyScene
-from supervisor.worker.evidence.model_scene import ModelScene
-from supervisor.worker.ground.boundary_schedule import BoundarySchedule
-from supervisor.worker.ground.error_barrier import ErrorBarrier
-from supervisor.worker.ground.interception_state import InterceptionState
-from supervisor.worker.ground.progress import Progress
-from supervisor.worker.ground.run_health import RunHealth
-from supervisor.worker.ground.run_warnings import RunWarnings
-from supervisor.worker.ground.script_use import ScriptUse
-from supervisor.worker.ground.step_probe import StepProbe
-from supervisor.worker.group.agreement import Agreement, GroupAgreement
-from supervisor.worker.group.exchanges import Exchanges
-from supervisor.worker.group.first_averages import FirstAverages
-from supervisor.worker.group.group_schedule import GroupSchedule
-from supervisor.worker.group.node_link import NodeLink
-from supervisor.worker.group.nodes_board import board_of
-from supervisor.worker.group.only_watching import OnlyWatching
-from supervisor.worker.group.rank_context import RankContext
-from supervisor.worker.group.waiting_ranks import WaitingRanks
+from supervisor.worker.files.replayed_files import ReplayedFiles
+from supervisor.worker.files.settled_files import AttemptFiles, SettledFiles
+from supervisor.worker.files.written_files import FileSizes
+from supervisor.worker.gradients.called_hooks import CalledHooks, GradientHooks
 from supervisor.worker.inspection.experiment import Experiment
 from supervisor.worker.inspection.inspection import Inspection
-from supervisor.worker.interception.loading_hooks import LoadingHooks
-from supervisor.worker.interception.training_hooks import TrainingHooks
-from supervisor.worker.live.boundary_capture import BoundaryCapture
-from supervisor.worker.live.checkpoint_listener import CheckpointListener
-from supervisor.worker.live.compute_listener import ComputeListener
-from supervisor.worker.live.corruption_listener import CorruptionListener
-from supervisor.worker.live.first_variables import FirstVariables
-from supervisor.worker.live.input_watch import InputWatch
-from supervisor.worker.live.leave_listener import LeaveListener
-from supervisor.worker.live.loader_hooks import LoaderHooks
-from supervisor.worker.live.new_trainings import NewTrainings
-from supervisor.worker.live.own_time import OwnTime
-from supervisor.worker.live.parting_checkpoint import PartingCheckpoint
-from supervisor.worker.live.script_changes import ScriptChanges
-from supervisor.worker.live.snapshot_listener import SnapshotListener
-from supervisor.worker.live.step_recorder import StepRecorder
-from supervisor.worker.live.step_times import StepTimes
-from supervisor.worker.live_driver import Live
+from supervisor.worker.inspection.state_digests import StateDigests, TrailProbe
+from supervisor.worker.judging.anomaly_scene import AnomalyScene, ModelScene
+from supervisor.worker.judging.dispatcher import AlertTeller, Dispatcher, NewTrainings
+from supervisor.worker.leave_listener import LeaveListener
+from supervisor.worker.live import Live
+from supervisor.worker.loading.loader_hooks import LoaderHooks
+from supervisor.worker.loading.loader_skipping import RecordedData
+from supervisor.worker.loading.loading_hooks import LoadingHooks
+from supervisor.worker.loading.loading_proofs import LoadingProofs
+from supervisor.worker.loading.placeholder_tracker import PlaceholderTracker
 from supervisor.worker.mistakes.watch import MistakeWatch
 from supervisor.worker.outside_draws.outside_draws import OUTSIDE
 from supervisor.worker.probes.probes import Probes
-from supervisor.worker.process.collective_count import CollectiveCount
-from supervisor.worker.process.collective_records import CollectiveRecords
-from supervisor.worker.process.heartbeat import Heartbeat
-from supervisor.worker.recording.attempt_files import AttemptFiles
-from supervisor.worker.recording.called_hooks import CalledHooks, GradientHooks
-from supervisor.worker.recording.file_sizes import FileSizes
-from supervisor.worker.recording.large_reads import LargeReads
-from supervisor.worker.recording.loading.loading_proofs import LoadingProofs
-from supervisor.worker.recording.random_states import LooksAtRandom
-from supervisor.worker.recording.recording import Recording
-from supervisor.worker.recording.replayed_files import ReplayedFiles
-from supervisor.worker.recording.script_reads import LiveReads, ScriptReads
-from supervisor.worker.recording.settled_files import SettledFiles
-from supervisor.worker.replay.loading.placeholder_tracker import PlaceholderTracker
-from supervisor.worker.replay.loading.recorded_data import RecordedData
-from supervisor.worker.replay.recorded_steps import RecordedSteps
-from supervisor.worker.replay.silenced_collectives import SilencedCollectives
-from supervisor.worker.replay_driver import Replay
+from supervisor.worker.random_state.random_states import LooksAtRandom
+from supervisor.worker.ranks.agreement import Agreement, GroupAgreement, GroupSchedule
+from supervisor.worker.ranks.collective_records import CollectiveCount, CollectiveRecords
+from supervisor.worker.ranks.exchanges import Exchanges, FirstAverages
+from supervisor.worker.ranks.nodes_board import NodeLink, board_of
+from supervisor.worker.ranks.rank_context import RankContext
+from supervisor.worker.ranks.several_ranks import OnlyWatching, SeveralRanks
+from supervisor.worker.ranks.silenced_collectives import SilencedCollectives
+from supervisor.worker.ranks.waiting_ranks import OwnTime, WaitingRanks
+from supervisor.worker.reads.recording import LargeReads, Recording
+from supervisor.worker.reads.script_reads import LiveReads, ScriptReads
+from supervisor.worker.replay import Replay
 from supervisor.worker.resumption import Resumption, Route
 from supervisor.worker.samples.sample_guard import SampleGuard
-from supervisor.worker.session.several_ranks import SeveralRanks
-from supervisor.worker.session.starting_point import find_starting_point
-from supervisor.worker.session.state_restorer import StateRestorer
-from supervisor.worker.treatment.action_runner import ActionRunner
-from supervisor.worker.treatment.alert_teller import AlertTeller
-from supervisor.worker.treatment.dispatcher import Dispatcher
+from supervisor.worker.script_state.script_census import ScriptCensus
+from supervisor.worker.script_state.user_tensors import FirstVariables, UserTensors
+from supervisor.worker.state_restorer import StateRestorer
+from supervisor.worker.step_record.input_watch import InputWatch
+from supervisor.worker.step_record.recorded_steps import RecordedSteps
+from supervisor.worker.step_record.script_changes import ScriptChanges
+from supervisor.worker.step_record.step_recorder import StepRecorder
+from supervisor.worker.treatment.action_runner import ActionRunner, Healing, OrderedTreatments
 from supervisor.worker.treatment.exact_retry import MOST as MOST_RETRIES
 from supervisor.worker.treatment.exact_retry import ExactRetry
-from supervisor.worker.treatment.follower_guard import FollowerGuard
-from supervisor.worker.treatment.healing import Healing
-from supervisor.worker.treatment.ordered_treatments import OrderedTreatments
-from supervisor.worker.treatment.skipped_updates import SkippedUpdates
 from supervisor.worker.treatment.trial_step import OlderWeights
-from supervisor.worker.treatment.update_controls import UpdateControls
+from supervisor.worker.treatment.update_controls import (
+    FollowerGuard,
+    SkippedUpdates,
+    UpdateControls,
+)
 from supervisor.worker.user_api import UserApi
 from supervisor.worker.worker_session import Session
 
@@ -693,7 +676,7 @@ class BuiltWorker:
 
     def _experiment(self) -> Part:
         """What a replay for `supervisor explain` changes."""
-        from supervisor.worker.interception.patches_writes import keep_writes_apart
+        from supervisor.worker.inspection.patches_experiment import keep_writes_apart
 
         progress = self.progress
         keep_writes_apart(self.rundir.root)

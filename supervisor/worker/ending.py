@@ -11,19 +11,19 @@ from torch.optim import Optimizer
 from supervisor.events.state_events import WarningEvent
 from supervisor.pipeline import Pipeline
 from supervisor.storage.journal.journal import Journal
-from supervisor.storage.run.script_files import ScriptFiles
+from supervisor.storage.script_files.script_files import ScriptFiles
 from supervisor.storage.steps.tape import TapeWriter
 from supervisor.training_state.optimizer_state import optimizer_parameters
 from supervisor.training_state.registry import Registry
 from supervisor.training_state.tensors import local
-from supervisor.worker.capture.checkpointer import Checkpointer
+from supervisor.worker.checkpoints.checkpointer import Checkpointer
 from supervisor.worker.core.part import Ended
 from supervisor.worker.core.parts import Parts
-from supervisor.worker.ground.progress import Progress
-from supervisor.worker.ground.run_health import RunHealth
-from supervisor.worker.group.rank_context import RankContext
-from supervisor.worker.live.unseen_updates import tell_unseen_updates
+from supervisor.worker.core.progress import Progress
+from supervisor.worker.core.run_health import RunHealth
+from supervisor.worker.ranks.rank_context import RankContext
 from supervisor.worker.samples.sample_guard import SampleGuard
+from supervisor.worker.step_record.step_recorder import tell_unseen_updates
 
 _POISONED_STEPS = 2
 """In a row: the update of the first made the loss of the second."""

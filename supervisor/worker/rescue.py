@@ -3,6 +3,8 @@
 Started by the parent alone, when a rank has failed; it is told the step on standard input when none
 lives any more, while the parent's memory still holds their states. Prints one JSON object:
 ``step``, ``path``, ``bytes`` and ``seconds``, or ``problem``.
+
+Saves the states of all ranks from one process, when the ranks themselves are dead.
 """
 
 from __future__ import annotations
@@ -12,16 +14,63 @@ import json
 import os
 import sys
 import time
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from supervisor.config import load_resolved_config
 from supervisor.errors import CheckpointError, SupervisorError
+from supervisor.ranks import LEAD_RANK
 from supervisor.storage.checkpoints.checkpoints import Checkpoint, CheckpointRing
+from supervisor.storage.checkpoints.parts import RANKS, rank_folder
 from supervisor.storage.run.rundir import RunDirectory
-from supervisor.storage.run.script_files import ScriptFiles
-from supervisor.worker.capture.checkpoint_writer import CapturedCheckpoint
-from supervisor.worker.capture.joint_save import save_jointly
-from supervisor.worker.capture.rank_memory import kept_at
+from supervisor.storage.script_files.script_files import ScriptFiles
+from supervisor.training_state.replicas import tensor_digests, without_replicated
+from supervisor.training_state.snapshot import state_bytes
+from supervisor.worker.checkpoints.checkpoint_writer import CapturedCheckpoint, fill, with_digest
+from supervisor.worker.checkpoints.rank_memory import kept_at
+from supervisor.worker.ranks.exchanges import check_same_place
+
+
+def save_jointly(ring: CheckpointRing, parts: Mapping[int, CapturedCheckpoint]) -> Checkpoint:
+    """Returns a checkpoint as `LeadWriter` and the `FollowerWriter` of each other rank write it.
+
+    What they refer to (tapes) is on disk already.
+
+    Args:
+        ring: of the run.
+        parts: rank → its state, all of one step; all ranks of the training.
+
+    Raises:
+        StateNotFinite: one of them is not finite; nothing is written.
+        CheckpointError: the disk refuses, or they do not belong together.
+    """
+    check_same_place({rank: captured.meta for rank, captured in parts.items()})
+    first = parts[LEAD_RANK]
+    metas = {rank: with_digest(captured) for rank, captured in parts.items()}
+    others = {str(rank): meta for rank, meta in metas.items() if rank != LEAD_RANK}
+    digests = tensor_digests(first.state) if others else {}
+
+    def write(folder: Path) -> None:
+        if not others:
+            return fill(folder, first)
+        for rank, captured in sorted(parts.items()):
+            own, state = folder / rank_folder(rank), captured.state
+            ring.disk.make_folder(own)
+            if rank != LEAD_RANK:
+                state = without_replicated(state, digests)
+            fill(own, dataclasses.replace(captured, state=state))
+
+        return None
+
+    return ring.save(
+        first.step,
+        write,
+        reason=first.reason,
+        meta={**metas[LEAD_RANK], **({RANKS: others} if others else {})},
+        estimated_bytes=sum(state_bytes(captured.state) for captured in parts.values()),
+    )
+
 
 INTERVAL = "script_files"
 BEGAN = "script_files_began"

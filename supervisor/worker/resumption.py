@@ -17,19 +17,19 @@ from supervisor.training_state.census.reach import Reach
 from supervisor.training_state.held_values import storages
 from supervisor.training_state.registry import Registry
 from supervisor.worker.arrival import Arrival
-from supervisor.worker.capture.user_tensors import registry_tensors
-from supervisor.worker.ground.interception_state import InterceptionState
-from supervisor.worker.ground.loop_count import LoopCount
-from supervisor.worker.ground.run_warnings import RunWarnings
-from supervisor.worker.ground.user_frames import user_frames
-from supervisor.worker.group.common_beginning import CommonBeginning, Counts, began_of
-from supervisor.worker.interception.training_hooks import TrainingHooks
-from supervisor.worker.process.exit_request import LOADING, SHORT, ExitRequest
-from supervisor.worker.recording.attempt_files import AttemptFiles
-from supervisor.worker.replay.loading.placeholder_tracker import PlaceholderTracker
-from supervisor.worker.replay.silence import Silence
-from supervisor.worker.replay_driver import Replay
-from supervisor.worker.session.starting_point import ResumePoint
+from supervisor.worker.checkpoints.starting_point import ResumePoint
+from supervisor.worker.core.interception_state import InterceptionState
+from supervisor.worker.core.loop_count import LoopCount
+from supervisor.worker.core.process_signs import LOADING, SHORT, ExitRequest
+from supervisor.worker.core.progress import RunWarnings
+from supervisor.worker.core.training_hooks import TrainingHooks
+from supervisor.worker.files.settled_files import AttemptFiles
+from supervisor.worker.loading.placeholder_tracker import PlaceholderTracker
+from supervisor.worker.process.output import Silence
+from supervisor.worker.ranks.exchanges import CommonBeginning, Counts, began_of
+from supervisor.worker.replay import Replay
+from supervisor.worker.script_state.user_frames import user_frames
+from supervisor.worker.script_state.user_tensors import registry_tensors
 
 _NOT_ONE_PLACE = (
     "some ranks wait for others before they begin to train: they cannot all begin in the middle"

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from supervisor.errors import SupervisorError
 from supervisor.own_process import Given
-from supervisor.storage.run.orders import load_order
+from supervisor.storage.run.run_state import load_order
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.worker import current
+from supervisor.worker.core.process_signs import SHORT, ExitRequest
 from supervisor.worker.outside_draws.outside_draws import META, OUTSIDE
-from supervisor.worker.process.exit_request import SHORT, ExitRequest
 
 if TYPE_CHECKING:
     from supervisor.worker.build import BuiltWorker
@@ -38,11 +38,11 @@ def start_session(rundir: RunDirectory, attempt: int, given: Given) -> Session |
         _begin_random(worker)
         _patch(worker)
         if given.salt is not None:
-            from supervisor.worker.interception.patches_spawn import hand_on_salt
+            from supervisor.worker.random_state.patches_random import hand_on_salt
 
             hand_on_salt(given.salt)
         if not given.place.is_alone:
-            from supervisor.worker.process.collective_records import ask_torch_to_keep_records
+            from supervisor.worker.ranks.collective_records import ask_torch_to_keep_records
 
             ask_torch_to_keep_records(rundir.nccl_trace(attempt), os.environ)
         _seed(worker.settings.seed)
@@ -83,8 +83,11 @@ def _leave_where_others_resume(
 
 def _begin_random(worker: BuiltWorker) -> None:
     """Unseeded scripts, too, begin a resumed run with the random numbers of its first attempt."""
-    from supervisor.worker.interception.patches_random import begin_temporary_names
-    from supervisor.worker.recording.first_random import begin_with_first_random, note_first_random
+    from supervisor.worker.random_state.patches_random import begin_temporary_names
+    from supervisor.worker.random_state.random_states import (
+        begin_with_first_random,
+        note_first_random,
+    )
 
     session, first_random = worker.session, worker.rundir.tape(worker.rank).with_suffix(".random")
     try:
@@ -99,19 +102,25 @@ def _begin_random(worker: BuiltWorker) -> None:
 
 
 def _patch(worker: BuiltWorker) -> None:
-    from supervisor.worker.interception.group_ends import patch_group_ends
-    from supervisor.worker.interception.instrument import instrument
-    from supervisor.worker.interception.patches_collectives import watch_collectives, watch_wrappers
-    from supervisor.worker.interception.patches_files import watch_files
-    from supervisor.worker.interception.patches_gradient_hooks import watch_gradient_hooks
-    from supervisor.worker.interception.patches_messages import watch_messages
-    from supervisor.worker.interception.patches_normalisation import watch_normalisation
-    from supervisor.worker.interception.patches_random import watch_random_states, watch_seeds
-    from supervisor.worker.interception.patches_ranks import begin_file_stores_anew, watch_ranks
-    from supervisor.worker.interception.patches_reads import watch_reads
-    from supervisor.worker.interception.patches_samples import watch_samples
-    from supervisor.worker.live.corruption_listener import CorruptionListener
+    from supervisor.worker.corruption.corruption_listener import CorruptionListener
+    from supervisor.worker.corruption.patches_normalisation import watch_normalisation
+    from supervisor.worker.files.patches_files import watch_files
+    from supervisor.worker.gradients.patches_gradient_hooks import watch_gradient_hooks
     from supervisor.worker.outside_draws.opened_databases import watch_databases
+    from supervisor.worker.random_state.patches_random import watch_random_states, watch_seeds
+    from supervisor.worker.ranks.patches_collectives import (
+        watch_collectives,
+        watch_messages,
+        watch_wrappers,
+    )
+    from supervisor.worker.ranks.patches_ranks import (
+        begin_file_stores_anew,
+        patch_group_ends,
+        watch_ranks,
+    )
+    from supervisor.worker.reads.patches_reads import watch_reads
+    from supervisor.worker.regions.patches_regions import instrument
+    from supervisor.worker.samples.patches_samples import watch_samples
 
     session, files = worker.session, worker.files
     collectives, counting = worker.resumption.collectives, worker.barrier("exchanges")
@@ -133,8 +142,7 @@ def _patch(worker: BuiltWorker) -> None:
     watching = worker.barrier(CorruptionListener.name)
     watch_normalisation(session.interception, worker.watch.normalisation, watching)
     if worker.loading.is_noted:
-        from supervisor.worker.interception.patches_loading import watch_fetches
-        from supervisor.worker.interception.patches_workers import watch_workers
+        from supervisor.worker.loading.patches_loading import watch_fetches, watch_workers
 
         watch_fetches(session, worker.loading_sides, worker.loading)
         watch_workers(session, worker.loading_sides, worker.loading)

@@ -12,12 +12,12 @@ from supervisor.pipeline import Pipeline
 from supervisor.records import Alert
 from supervisor.storage.journal.journal import Journal
 from supervisor.storage.steps.tape import EntryKind
-from supervisor.worker.core.sides import Sides
-from supervisor.worker.ground.error_barrier import ErrorBarrier
-from supervisor.worker.ground.observed import observed_numbers
-from supervisor.worker.ground.progress import Progress
-from supervisor.worker.recording.script_reads import ScriptReads
-from supervisor.worker.treatment.dispatcher import Dispatcher
+from supervisor.worker.core.error_barrier import ErrorBarrier
+from supervisor.worker.core.part import Sides
+from supervisor.worker.core.progress import Progress
+from supervisor.worker.core.step_probe import observed_numbers
+from supervisor.worker.judging.dispatcher import Dispatcher
+from supervisor.worker.reads.script_reads import ScriptReads
 from supervisor.worker.worker_session import Session
 
 

@@ -14,19 +14,19 @@ from typing import Any
 from torch.nn import Module
 from torch.optim import Optimizer
 
-from supervisor.actions.activation_checkpointing import ActivationCheckpointing
+from supervisor.actions.checkpoint_activations import ActivationCheckpointing
 from supervisor.by_identity import ByIdentity
 from supervisor.errors import ReplayError
-from supervisor.worker.core.sides import Sides
+from supervisor.worker.checkpoints.parting_checkpoint import PartingCheckpoint
+from supervisor.worker.core.part import Sides
+from supervisor.worker.core.process_signs import SHORT, ExitRequest
+from supervisor.worker.core.progress import refuse_fsdp1
+from supervisor.worker.core.training_hooks import TrainingHooks
 from supervisor.worker.ending import Ending, Sickness
-from supervisor.worker.interception.training_hooks import TrainingHooks
-from supervisor.worker.live.parting_checkpoint import PartingCheckpoint
-from supervisor.worker.live.unseen_updates import ANOTHER_TRAINING
-from supervisor.worker.live_driver import Live
-from supervisor.worker.process.exit_request import SHORT, ExitRequest
-from supervisor.worker.process.script_signals import script_signals
-from supervisor.worker.process.unsupported import refuse_fsdp1
+from supervisor.worker.live import Live
+from supervisor.worker.process.patches_signals import script_signals
 from supervisor.worker.resumption import Resumption
+from supervisor.worker.step_record.step_recorder import ANOTHER_TRAINING
 from supervisor.worker.treatment.update_controls import UpdateControls
 
 BOUNDARY_WITHIN_S = 5.0

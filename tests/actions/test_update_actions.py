@@ -5,8 +5,8 @@ import torch
 
 from supervisor.actions.adaptive_clip import AdaptiveClip
 from supervisor.actions.base import Action, ActionContext, carry_out
+from supervisor.actions.controls import hide_gradients
 from supervisor.actions.cut_lr import CutLr
-from supervisor.actions.guard import hide_gradients
 from supervisor.actions.skip_update import SkipUpdate
 from supervisor.actions.tighten_clip import TightenClip
 from supervisor.records import ActionResult

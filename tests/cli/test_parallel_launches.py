@@ -9,7 +9,7 @@ import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from supervisor.storage.run.lease_holder import this_process
+from supervisor.storage.run.lease import this_process
 
 LAUNCHES = 6
 NO_REPORT = ("--set", "report.enabled=false", "--set", "restart.backoff_s=0.05")

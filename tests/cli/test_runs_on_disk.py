@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.cli.watch.panel import chart
-from supervisor.storage.cases.case import Case
+from supervisor.storage.cases.case_advisor import Case
 from supervisor.storage.cases.cases import CaseLibrary
 from supervisor.storage.journal.journal import Journal
 from supervisor.storage.run.run_state import RunState

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from supervisor.cli.options.output import time_span
+from supervisor.cli.options.option_values import time_span
 from supervisor.cli.overview.run_phase import find_phase
 from supervisor.cli.watch.demo import DemoView
 from supervisor.cli.watch.panel import build_panel, chart

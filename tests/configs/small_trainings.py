@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 from supervisor.records import StepRecord
-from supervisor.worker.ground.observed import observed_numbers
+from supervisor.worker.core.step_probe import observed_numbers
 
 Loss = Callable[[int], tuple[torch.Tensor, dict[str, Any]]]
 

@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
-from supervisor.detectors.alert_handlers import load_alert_handlers
 from supervisor.detectors.base import Detector
-from supervisor.detectors.registry import BUILTIN, build_detectors
+from supervisor.detectors.registry import BUILTIN, build_detectors, load_alert_handlers
 from supervisor.errors import ConfigError
 from supervisor.records import Alert, StepRecord
 

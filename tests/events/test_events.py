@@ -17,7 +17,7 @@ from supervisor import codes
 from supervisor.events import run_events, state_events, step_events
 from supervisor.events.event import HEADER, JournalEvent, UnknownEvent
 from supervisor.events.parsing import KINDS, parse_event
-from supervisor.storage.files.line_file import parse_line, to_line
+from supervisor.storage.files.json_files import parse_line, to_line
 
 PACKAGE = Path(__file__).parents[2] / "supervisor"
 INTEGERS = st.integers(-(2**62), 2**62)

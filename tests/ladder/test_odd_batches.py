@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from supervisor.config import load_policy
-from supervisor.detectors.statistics.other_data import SCALE, SHIFT
+from supervisor.detectors.statistics.changes import SCALE, SHIFT
 from supervisor.ladder.guard import Guard, GuardVerdict
-from supervisor.predictor import no_risk
+from supervisor.prediction.predictor import no_risk
 from supervisor.records import StepRecord
 
 

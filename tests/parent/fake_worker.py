@@ -20,12 +20,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from supervisor.records import StepRecord
 from supervisor.settings import CheckpointSettings
 from supervisor.storage.checkpoints.checkpoints import CheckpointRing
+from supervisor.storage.run.boards import SignalBoard
 from supervisor.storage.run.exit_notes import ExitNote, save_exit_note
-from supervisor.storage.run.orders import load_order
+from supervisor.storage.run.run_state import load_order
 from supervisor.storage.run.rundir import RunDirectory
-from supervisor.storage.run.signal_board import SignalBoard
 from supervisor.storage.steps.flight_recorder import FlightRecorder
-from supervisor.worker.process.heartbeat import Heartbeat
+from supervisor.worker.core.process_signs import Heartbeat
 
 
 class FakeWorker:

@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 import pytest
 
-from supervisor.storage.run.lease_holder import read_holder, text_of
+from supervisor.storage.run.lease import read_holder, text_of
 from tests.journals import read_raw
 from tests.parent.conftest import has_ended
 

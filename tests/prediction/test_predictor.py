@@ -10,7 +10,7 @@ import pytest
 from supervisor.analysis.backtest.backtest import backtest_records
 from supervisor.analysis.backtest.trace import read_trace
 from supervisor.config import load_policy
-from supervisor.predictor import CrashPredictor
+from supervisor.prediction.predictor import CrashPredictor
 from supervisor.records import Cause, CrashRisk, StepRecord
 from supervisor.risk_lines import RiskLines
 from supervisor.settings import RunSettings

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from supervisor.records import NAN, StepRecord
-from supervisor.storage.evidence.anomalies import AnomalyLog
+from supervisor.storage.evidence import AnomalyLog
 from supervisor.storage.files.private_files import write_json
 from supervisor.storage.journal.journal import Journal
 from supervisor.storage.run.run_state import RunState

@@ -8,9 +8,8 @@ from pathlib import Path
 from supervisor.events.event import of_kind
 from supervisor.events.step_events import AlertEvent
 from supervisor.records import StepRecord
-from supervisor.report.facts.alert_summary import summarise_alerts
-from supervisor.report.facts.observed_courses import read_courses
-from supervisor.report.facts.observed_values import sum_up
+from supervisor.report.facts.crash_report import summarise_alerts
+from supervisor.report.facts.observed_values import read_courses, sum_up
 from supervisor.report.write import write_report
 from supervisor.storage.steps.flight_recorder import FlightRecorder
 from tests.journals import event

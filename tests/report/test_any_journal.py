@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from supervisor.events.parsing import KINDS
 from supervisor.report.facts.crash_report import CrashReport
 from supervisor.report.gathering import gather
-from supervisor.report.words.render import render_html, render_json, render_markdown
-from supervisor.storage.journal.events import read_journal
-from supervisor.storage.journal.treatments import count_treatments
+from supervisor.report.render import render_html, render_json, render_markdown
+from supervisor.storage.journal.events import count_treatments, read_journal
 from tests.journals import read_raw
 from tests.report.synthetic_run import SyntheticRun
 

@@ -14,7 +14,7 @@ import pytest
 
 from supervisor.records import NAN, StepRecord
 from supervisor.report.gathering import gather
-from supervisor.storage.evidence.anomalies import AnomalyLog
+from supervisor.storage.evidence import AnomalyLog
 from supervisor.storage.files.private_files import write_json
 from supervisor.storage.run.run_state import save_run_state
 from supervisor.storage.steps.flight_recorder import FlightRecorder

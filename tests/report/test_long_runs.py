@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 
 from supervisor.records import StepRecord
-from supervisor.report.facts import observed_courses
-from supervisor.report.facts.observed_courses import BUCKETS, read_courses
-from supervisor.report.facts.observed_values import sum_up
+from supervisor.report.facts import observed_values as observed_courses
+from supervisor.report.facts.observed_values import BUCKETS, read_courses, sum_up
 from supervisor.report.facts.run_data import load_material
-from supervisor.report.facts.step_table import FIELDS, build_step_table
-from supervisor.report.pictures.thinning import thin_marks
+from supervisor.report.facts.step_table import FIELDS, build_step_table, thin_marks
 from supervisor.storage.run.rundir import RunDirectory
-from supervisor.storage.steps import flight_reader, more_values
+from supervisor.storage.steps import flight_reader
+from supervisor.storage.steps import step_rows as more_values
 from supervisor.storage.steps.flight_recorder import FlightReader, FlightRecorder, read_steps
 from supervisor.storage.steps.step_rows import ROW_BYTES
 from tests.report.synthetic_run import SyntheticRun

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from supervisor.codes import Cause, Severity
 from supervisor.events.step_events import AlertEvent
-from supervisor.report.facts.alert_summary import find_mistakes
+from supervisor.report.facts.crash_report import find_mistakes
 
 
 def _alert(step: int, category: str, kind: str) -> AlertEvent:

@@ -11,9 +11,9 @@ import matplotlib.image
 import numpy as np
 import pytest
 
-from supervisor.report.facts import palette
+from supervisor.report.curves.plots import EVERY
+from supervisor.report.facts import figures as palette
 from supervisor.report.gathering import gather
-from supervisor.report.pictures.plots import EVERY
 from supervisor.report.write import write_report
 from tests.report import synthetic_run
 

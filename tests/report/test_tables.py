@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from supervisor.report.facts.crash_report import Intervention
-from supervisor.report.facts.stack_text import arrange_stacks
-from supervisor.report.words.tried import SINGLE, sum_up_treatments
+from supervisor.report.facts.run_data import arrange_stacks
+from supervisor.report.tables import SINGLE, sum_up_treatments
 
 DUMP = """Thread 0x01 (most recent call first):
   File "queue.py", line 171 in get

@@ -9,12 +9,11 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
+from supervisor.report.curves.plots import bands_of, draw_overview, draw_pictures
 from supervisor.report.facts.crash_report import CrashReport
 from supervisor.report.facts.run_data import RunData, load_material
 from supervisor.report.gathering import gather
-from supervisor.report.pictures.plots import draw_overview, draw_pictures
-from supervisor.report.pictures.step_marks import bands_of
-from supervisor.report.words.render import render_html, render_markdown
+from supervisor.report.render import render_html, render_markdown
 from supervisor.storage.steps.applied_rates import AppliedRates
 from tests.report import synthetic_run
 from tests.report.synthetic_run import SyntheticRun

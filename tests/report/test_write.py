@@ -12,7 +12,7 @@ import pytest
 
 from supervisor.records import StepRecord
 from supervisor.report import write
-from supervisor.report.pictures.plots import EVERY
+from supervisor.report.curves.plots import EVERY
 from supervisor.report.write import write_report
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.flight_recorder import FlightRecorder

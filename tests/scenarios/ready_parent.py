@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from supervisor.cli.main import main
-from supervisor.parent.process import guarded_process
+from supervisor.parent.process import process as guarded_process
 
 WORKER = "supervisor.worker.__main__"
 

@@ -26,8 +26,7 @@ from typing import NoReturn
 from supervisor.own_process import give_back
 from supervisor.parent.process import guardian
 from supervisor.worker import __main__ as worker
-from supervisor.worker.fork_server import leave
-from supervisor.worker.interception.ready_torch import ReadyTorch
+from supervisor.worker.fork_server import ReadyTorch, leave
 from tests.scenarios.ready_parent import ask
 
 ROOT = Path(__file__).parents[2]

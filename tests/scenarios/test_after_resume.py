@@ -12,7 +12,7 @@ from supervisor.storage.checkpoints.checkpoints import Checkpoint
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.flight_reader import read_steps
 from supervisor.training_state.state import digest
-from supervisor.worker.session.starting_point import ResumePoint
+from supervisor.worker.checkpoints.starting_point import ResumePoint
 from tests.scenarios.loop_styles import script
 from tests.scenarios.runs import differences, supervised, train_plainly
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.storage.checkpoints.manifest import MANIFEST
-from supervisor.training_state.codec import STATE_FILE
+from supervisor.training_state.state import STATE_FILE
 from tests.scenarios.loop_styles import LOOP_STYLES, PRELUDE, script
 from tests.scenarios.runs import Ended, again, differences, supervised, train_plainly
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from supervisor.settings import CheckpointSettings
-from supervisor.storage.cases.case import Case
+from supervisor.storage.cases.case_advisor import Case
 from supervisor.storage.cases.cases import CaseLibrary
 from supervisor.storage.checkpoints.checkpoints import CheckpointRing
 from tests.scenarios.loop_styles import PRELUDE

@@ -10,8 +10,7 @@ import pytest
 from benchmarks.memory_limit import SCRIPT, memory_group, run_within, supervised_line
 from supervisor.settings import CheckpointSettings
 from supervisor.storage.checkpoints.checkpoints import CheckpointRing
-from supervisor.training_state.codec import read_state
-from supervisor.training_state.state import digest
+from supervisor.training_state.state import digest, read_state
 from tests.scenarios.runs import Ended, differences, supervised, train_plainly
 
 TRAINS = SCRIPT.replace("sys.argv[2]", "'1'").replace("sys.argv[3]", "'60'")

@@ -96,7 +96,7 @@ def test_useful_seconds_are_the_ledgers(tmp_path: Path) -> None:
     """The same run, judged live and from its directory."""
     from supervisor.parent.metrics.run_figures import Goodput
     from supervisor.ranks import LEAD_RANK
-    from supervisor.report.facts.ledger import build_cost
+    from supervisor.report.facts.attempts import build_cost
     from supervisor.report.facts.run_data import load_material
     from supervisor.storage.run.rundir import RunDirectory
     from supervisor.storage.steps.flight_reader import FlightReader

@@ -737,7 +737,7 @@ def test_where_one_rank_goes_astray_in_its_replay_none_goes_on_from_there(tmp_pa
 REFUSES = """
 import os
 if os.environ["RANK"] == "1" and os.path.exists("epoch_0.pt"):
-    from supervisor.storage.run.set_aside import SetAside
+    from supervisor.storage.script_files.set_aside import SetAside
     def refuse(*args):
         raise OSError("a disk that is full")
     SetAside.move_all = refuse

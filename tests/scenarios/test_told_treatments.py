@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from supervisor.report.gathering import gather
-from supervisor.storage.journal.events import read_journal
-from supervisor.storage.journal.treatments import count_treatments
+from supervisor.storage.journal.events import count_treatments, read_journal
 from supervisor.storage.steps.applied_rates import read_rates
 from supervisor.storage.steps.flight_reader import FlightReader
 from tests.scenarios.runs import supervised

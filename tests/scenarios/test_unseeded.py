@@ -39,7 +39,7 @@ def test_a_script_without_a_seed_resumes_exactly(tmp_path: Path) -> None:
 
 
 def _parts(run_dir: Path, *, attempt: int, step: int) -> object:
-    from supervisor.analysis.verify.trail import read_trail
+    from supervisor.analysis.trail import read_trail
     from supervisor.storage.run.rundir import RunDirectory
 
     marks = read_trail(RunDirectory(run_dir))

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from supervisor.errors import UsageError
 from supervisor.source_check.check import UNREADABLE, check_source
+from supervisor.source_check.finding import to_sarif
 from supervisor.source_check.rules import ALL_RULES
-from supervisor.source_check.sarif import to_sarif
 from tests.source_check import test_loss_and_state_rules, test_precision_rules, test_step_rules
 from tests.source_check.checking import expected, program
 

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from supervisor.settings import CaptureSettings
-from supervisor.storage.evidence.anomalies import AnomalyLog
-from supervisor.storage.evidence.captures import CaptureStore
-from supervisor.storage.files.line_file import read_lines
+from supervisor.storage.evidence import AnomalyLog, CaptureStore
+from supervisor.storage.files.json_files import read_lines
 from supervisor.storage.run.rundir import RunDirectory
 
 MIB = 1024**2

@@ -12,7 +12,7 @@ import pytest
 from supervisor.errors import CheckpointError
 from supervisor.settings import CheckpointSettings
 from supervisor.storage.checkpoints.checkpoints import CheckpointRing, FileSystem
-from supervisor.storage.files import aside
+from supervisor.storage.files import file_system as aside
 from tests.storage.failing_file_system import FailingFileSystem, FastDisk, Killed, writer
 
 SETTINGS = CheckpointSettings(keep_last=2, stable_after_steps=0, min_free_gib=0.0)

@@ -7,7 +7,7 @@ import pytest
 from supervisor.errors import RunDirectoryError
 from supervisor.records import WorkerOrder
 from supervisor.storage.run.exit_notes import ExitNote, load_exit_note, save_exit_note
-from supervisor.storage.run.orders import load_order, save_order
+from supervisor.storage.run.run_state import load_order, save_order
 from supervisor.storage.run.rundir import RunDirectory
 
 

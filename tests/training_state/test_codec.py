@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from supervisor.errors import CheckpointDamaged, CheckpointError
-from supervisor.training_state.codec import STATE_FILE, read_state, write_state
-from supervisor.training_state.state import FORMAT, digest
+from supervisor.training_state.state import FORMAT, STATE_FILE, digest, read_state, write_state
 from tests.training_state.small_runs import SmallModel, build_run
 
 

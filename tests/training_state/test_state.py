@@ -11,7 +11,6 @@ from torch import nn
 from torch.optim import lr_scheduler as schedules
 
 from supervisor.errors import CheckpointError
-from supervisor.training_state.codec import read_state, write_state
 from supervisor.training_state.optimizer_state import capture_optimizer, restore_optimizer
 from supervisor.training_state.registry import Registry
 from supervisor.training_state.snapshot import copy_state
@@ -20,6 +19,8 @@ from supervisor.training_state.state import (
     TrainingState,
     digest,
     is_finite,
+    read_state,
+    write_state,
 )
 from tests.training_state.small_runs import OptimizerFactory, Run, SmallModel, build_run
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from supervisor.worker.ground import user_frames
+from supervisor.worker.script_state import user_frames
 from tests.worker.live_worker import LiveWorker
 
 Start = Callable[..., LiveWorker]

@@ -12,7 +12,7 @@ from torch import nn
 from supervisor.config import load_config, load_policy, save_resolved
 from supervisor.records import WorkerOrder
 from supervisor.storage.checkpoints.checkpoints import CheckpointRing
-from supervisor.storage.run.orders import save_order
+from supervisor.storage.run.run_state import save_order
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.flight_reader import read_steps
 from supervisor.worker.build import BuiltWorker

@@ -8,7 +8,7 @@ import sys
 # In a process of its own: the patch lasts as long as the process.
 CODE = """
 import types, torch
-from supervisor.worker.interception.instrument import _patch_autocast
+from supervisor.worker.regions.patches_regions import _patch_autocast
 
 forced = [True]
 session = types.SimpleNamespace(

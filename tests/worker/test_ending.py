@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.worker.process.exit_request import ExitRequest
+from supervisor.worker.core.process_signs import ExitRequest
 from tests.worker.conftest import Start
 
 ENDS = ["dispatcher", "samples", "probes", "model_scene"]

@@ -12,8 +12,7 @@ import pytest
 from supervisor.errors import CheckpointError
 from supervisor.held_memory import PLACES, HeldMemory
 from supervisor.storage.run.kept_memory import KeptMemory
-from supervisor.training_state.codec import read_state
-from supervisor.training_state.state import digest
+from supervisor.training_state.state import digest, read_state
 from supervisor.worker import rescue
 from tests.worker.conftest import Start
 

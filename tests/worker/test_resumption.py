@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from supervisor.records import WorkerOrder
-from supervisor.worker.process.exit_request import ExitRequest
+from supervisor.worker.core.process_signs import ExitRequest
 from tests.worker.conftest import Start
 
 

@@ -10,10 +10,10 @@ import pytest
 
 from supervisor.ranks import RankPlace
 from supervisor.records import WorkerOrder
-from supervisor.storage.run.orders import save_order
+from supervisor.storage.run.run_state import save_order
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.worker import build
-from supervisor.worker.process.exit_request import SHORT, ExitRequest
+from supervisor.worker.core.process_signs import SHORT, ExitRequest
 from supervisor.worker.start import start_session
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.worker.process.exit_request import ExitRequest
+from supervisor.worker.core.process_signs import ExitRequest
 from tests.worker.conftest import Start
 
 

@@ -9,12 +9,11 @@ import pytest
 from supervisor.config import load_config, load_policy, save_resolved
 from supervisor.ranks import RankPlace
 from supervisor.records import WorkerOrder
-from supervisor.storage.run.orders import save_order
+from supervisor.storage.run.run_state import save_order
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.worker.build import BuiltWorker
-from supervisor.worker.capture.follower_writer import FollowerWriter
-from supervisor.worker.capture.lead_writer import LeadWriter
-from supervisor.worker.capture.single_writer import SingleWriter
+from supervisor.worker.checkpoints.checkpoint_writer import SingleWriter
+from supervisor.worker.checkpoints.rank_writers import FollowerWriter, LeadWriter
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from supervisor.analysis.analyze.anomalies import Analysis, Anomaly
-from supervisor.analysis.analyze.statistics import Numbers, cause_of, statistics_at
+from supervisor.analysis.analyze.statistics import (
+    Analysis,
+    Anomaly,
+    Numbers,
+    cause_of,
+    statistics_at,
+)
 from supervisor.analysis.explain.finding import finding_of, first_of
 from supervisor.analysis.explain.onset import healthy
 from supervisor.analysis.explain.replay import (
@@ -30,11 +35,11 @@ from supervisor.events.event import of_kind
 from supervisor.events.step_events import UpdateSkipped
 from supervisor.ranks import LEAD_RANK
 from supervisor.storage.checkpoints.checkpoints import Checkpoint, CheckpointRing
-from supervisor.storage.evidence.captures import Capture, CaptureStore
+from supervisor.storage.evidence import Capture, CaptureStore
 from supervisor.storage.files.private_files import write_json
 from supervisor.storage.journal.journal import read_journal
 from supervisor.storage.run.rundir import RunDirectory
-from supervisor.storage.steps.group_steps import read_group_steps
+from supervisor.storage.steps.flight_reader import read_group_steps
 
 BUDGET_S = 600.0
 MIN_REPLAY_S = 5.0

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from supervisor.analysis.analyze.anomalies import Anomaly
+from supervisor.analysis.analyze.statistics import Anomaly
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -9,12 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from supervisor.analysis.backtest.cadence import Cadence, StepCount
-from supervisor.analysis.backtest.columns import KNOWN, OF_EPISODES, Columns, find_columns
+from supervisor.analysis.backtest.columns import (
+    KNOWN,
+    OF_EPISODES,
+    Cadence,
+    Columns,
+    StepCount,
+    find_columns,
+)
 from supervisor.analysis.backtest.event_files import is_events, is_wandb, read_events, read_wandb
 from supervisor.analysis.backtest.line_logs import is_document, read_document, read_lines
-from supervisor.analysis.backtest.log_file import LogFile, Remarks, Row
-from supervisor.analysis.backtest.tables import is_table, read_table
+from supervisor.analysis.backtest.log_file import LogFile, Remarks, Row, is_table, read_table
 from supervisor.errors import UsageError
 from supervisor.ranks import LEAD_RANK
 from supervisor.records import NAN, StepRecord

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from supervisor.analysis.doctor.check import Check
-from supervisor.analysis.doctor.machine import check_machine
+from supervisor.analysis.doctor.machine import Check, check_machine
 from supervisor.analysis.trial_run import TrialRun, TrialScript, trial_folder
 from supervisor.config import load_resolved_config
 from supervisor.errors import SupervisorError
@@ -44,8 +43,8 @@ def _check_script(
     script: TrialScript, steps: int, folder: Path, say: Callable[[str], None]
 ) -> list[Check]:
     from supervisor.analysis.doctor import script as checks
-    from supervisor.analysis.verify.trail import read_trail
-    from supervisor.analysis.verify.verify import CHECKPOINTED, UNDISTURBED, verify
+    from supervisor.analysis.trail import read_trail
+    from supervisor.analysis.verify import CHECKPOINTED, UNDISTURBED, verify
     from supervisor.storage.run.rundir import RunDirectory
     from supervisor.storage.steps.flight_reader import read_steps
 

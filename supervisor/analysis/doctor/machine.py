@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,17 @@ from typing import Any
 import psutil
 
 import supervisor
-from supervisor.analysis.doctor.check import Check
 from supervisor.version import __version__
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """What was checked, whether it is all right, and the figures; if not, what to do."""
+
+    name: str
+    ok: bool
+    detail: str
+
 
 _WRITE_MIB = 32
 _MIN_FREE_GIB = 2.0

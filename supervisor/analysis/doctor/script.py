@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from supervisor.analysis.doctor.check import Check
-from supervisor.analysis.verify.trail import Mark
-from supervisor.analysis.verify.verify import Verification
+from supervisor.analysis.doctor.machine import Check
+from supervisor.analysis.trail import Mark
+from supervisor.analysis.verify import Verification
 from supervisor.events.state_events import CheckpointSaved
 from supervisor.held_memory import HeldMemory
 from supervisor.settings import CheckpointSettings, RunSettings

@@ -14,13 +14,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from supervisor.analysis.doctor.check import Check
+from supervisor.analysis.doctor.machine import Check
 from supervisor.errors import SupervisorError
 from supervisor.records import plain
-from supervisor.training_state.codec import read_state, write_state
 from supervisor.training_state.registry import Registry
 from supervisor.training_state.snapshot import copy_state
-from supervisor.training_state.state import TrainingState, digest
+from supervisor.training_state.state import TrainingState, digest, read_state, write_state
 
 
 def main() -> int:

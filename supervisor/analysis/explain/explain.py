@@ -13,10 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from supervisor.analysis.explain.changes import changes_to_try
-from supervisor.analysis.explain.criterion import Criterion, criterion_of
-from supervisor.analysis.explain.doses import next_dose
-from supervisor.analysis.explain.explanation import Explanation, ReplayOutcome
+from supervisor.analysis.explain.changes import (
+    Criterion,
+    changes_to_try,
+    criterion_of,
+    first_difference,
+    next_dose,
+    start_before,
+)
+from supervisor.analysis.explain.explanation import Explanation, ReplayOutcome, explanation_of
 from supervisor.analysis.explain.finding import (
     LOSS,
     NOTHING,
@@ -47,15 +52,12 @@ from supervisor.analysis.explain.rules import (
     effect_of,
     is_settled,
 )
-from supervisor.analysis.explain.start import first_difference, start_before
-from supervisor.analysis.explain.words import explanation_of
 from supervisor.codes import ExitCause
 from supervisor.errors import SupervisorError
 from supervisor.ranks import LEAD_RANK
 from supervisor.storage.files.private_files import write_json
 from supervisor.storage.run.rundir import RunDirectory
-from supervisor.storage.steps.flight_reader import FlightReader
-from supervisor.storage.steps.group_steps import read_group_steps
+from supervisor.storage.steps.flight_reader import FlightReader, read_group_steps
 
 BUDGET_S = 900.0
 MIN_REPLAY_S = 5.0

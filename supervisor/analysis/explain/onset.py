@@ -16,7 +16,7 @@ from supervisor.events.step_events import RiskEvent, RollbackEvent, UpdateSkippe
 from supervisor.storage.journal.journal import read_journal
 from supervisor.storage.run.run_state import load_run_state
 from supervisor.storage.run.rundir import RunDirectory
-from supervisor.storage.steps.group_steps import read_group_steps
+from supervisor.storage.steps.flight_reader import read_group_steps
 from supervisor.storage.steps.step_rows import GRAD_SEEN, LOSS_SEEN, SCALER_SKIPPED
 
 ALARM_REACH = 100

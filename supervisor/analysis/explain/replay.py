@@ -15,8 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from supervisor.analysis.explain.replay_process import ReplayProcesses
-from supervisor.analysis.explain.replay_ranks import run_ranks
+from supervisor.analysis.explain.replay_process import ReplayProcesses, run_ranks
 from supervisor.codes import Exactness
 from supervisor.config import load_resolved_config, load_resolved_policy, save_resolved
 from supervisor.errors import RunDirectoryError, SupervisorError
@@ -31,10 +30,9 @@ from supervisor.storage.files.private_files import write_json
 from supervisor.storage.journal.journal import read_journal
 from supervisor.storage.run.exit_notes import ExitNote, load_exit_note
 from supervisor.storage.run.lease import living_holder
-from supervisor.storage.run.orders import save_order
-from supervisor.storage.run.run_state import RunState, has_live_parent, load_run_state
+from supervisor.storage.run.run_state import RunState, has_live_parent, load_run_state, save_order
 from supervisor.storage.run.rundir import RunDirectory
-from supervisor.storage.steps.group_steps import read_group_steps
+from supervisor.storage.steps.flight_reader import read_group_steps
 
 NEVER = 10**9
 PROCESS_FAULTS = frozenset(

@@ -51,7 +51,7 @@ def _mapping(text: str) -> dict[str, str]:
 
 def execute(args: argparse.Namespace) -> int:
     from supervisor.analysis.backtest.backtest import backtest, summary
-    from supervisor.cli.options.output import print_json
+    from supervisor.cli.options.option_values import print_json
     from supervisor.table import print_table, printable
 
     if args.plot is not None:
@@ -86,7 +86,7 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _plot(result: BacktestResult, path: Path, alarm_threshold: float, title: str) -> None:
-    from supervisor.analysis.backtest.plot import plot_backtest
+    from supervisor.analysis.backtest.backtest import plot_backtest
 
     try:
         plot_backtest(result, path, alarm_threshold=alarm_threshold, title=title)

@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from supervisor.cli.options.output import print_json
+    from supervisor.cli.options.option_values import print_json
     from supervisor.storage.cases.cases import CaseLibrary
     from supervisor.table import print_table
 

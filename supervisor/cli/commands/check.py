@@ -27,14 +27,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from supervisor.cli.options.output import print_json
+    from supervisor.cli.options.option_values import print_json
     from supervisor.source_check.check import check_source
 
     if not args.path.exists():
         raise UsageError(f"{args.path}: no such file or folder: give what is to be checked")
     result = check_source(args.path, select=args.select, ignore=args.ignore)
     if args.sarif:
-        from supervisor.source_check.sarif import to_sarif
+        from supervisor.source_check.finding import to_sarif
 
         print_json(to_sarif(result))
     elif args.json:

@@ -24,8 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from supervisor.cli.completion.shells import SHELLS as SCRIPTS
-    from supervisor.cli.completion.shells import answer
+    from supervisor.cli.completion import SHELLS as SCRIPTS
+    from supervisor.cli.completion import answer
 
     if args.words is None:
         print(SCRIPTS[args.shell], end="")

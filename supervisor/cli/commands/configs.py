@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 
-from supervisor.cli.commands.shipped_files import print_shipped
+from supervisor.cli.options.option_values import print_shipped
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -30,10 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from supervisor.cli.options.output import print_json
-    from supervisor.numerics.forward.model_factory import load_model
-    from supervisor.numerics.forward.sample_files import load_sample
-    from supervisor.numerics.layers.layer_diff import layer_diff
+    from supervisor.cli.options.option_values import print_json
+    from supervisor.numerics.layer_diff import layer_diff
+    from supervisor.numerics.model_files import load_model, load_sample
 
     if args.plot is not None:
         option_values.check_output("--plot", args.plot, (".png", ".svg", ".pdf"))

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 from supervisor.cli.options import option_values
 from supervisor.cli.options.ranks_options import ranks_of
 from supervisor.cli.options.script_arguments import parse_with_script
-from supervisor.cli.options.trial_options import add_trial_options, say, trial_script
+from supervisor.cli.options.settings_options import add_trial_options, say, trial_script
 from supervisor.errors import UsageError
 
 if TYPE_CHECKING:
-    from supervisor.analysis.doctor.check import Check
+    from supervisor.analysis.doctor.machine import Check
 
 _JOIN_S = 60
 """Unless --rdzv-conf says otherwise: all are started by hand, at about the same time."""
@@ -50,7 +50,7 @@ def parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Nam
 
 def execute(args: argparse.Namespace) -> int:
     from supervisor.analysis.doctor.doctor import doctor
-    from supervisor.cli.options.output import print_json
+    from supervisor.cli.options.option_values import print_json
     from supervisor.table import print_table
 
     script = None if args.script is None else trial_script("doctor", args)
@@ -70,9 +70,9 @@ def _meet(args: argparse.Namespace) -> list[Check]:
     Raises:
         UsageError: an option of several nodes is missing or cannot be, or the port is taken.
     """
-    from supervisor.analysis.doctor.check import Check
+    from supervisor.analysis.doctor.machine import Check
     from supervisor.parent.nodes.trial_meeting import meet
-    from supervisor.storage.files.versions import current_versions
+    from supervisor.storage.run.run_state import current_versions
     from supervisor.storage.run.rundir import RunDirectory
 
     launch = ranks_of(args)

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from supervisor.cli.options import option_values
 from supervisor.cli.options.script_arguments import parse_with_script
-from supervisor.cli.options.trial_options import add_trial_options, say, trial_script
+from supervisor.cli.options.settings_options import add_trial_options, say, trial_script
 
 if TYPE_CHECKING:
-    from supervisor.analysis.drill.drill import DrillResult
+    from supervisor.analysis.drill import DrillResult
 
 _HEADINGS = ("FAULT", "SURVIVED", "FINAL LOSS", "REFERENCE", "STEPS LOST", "SECONDS LOST", "HOW")
 
@@ -24,7 +24,7 @@ EXIT_CODES = {"0": "every promised fault was survived", "1": "a fault was not su
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from supervisor.analysis.drill.menu import MENU
+    from supervisor.analysis.drill import MENU
 
     parser.usage = "supervisor drill [OPTIONS] SCRIPT[:FUNCTION] [SCRIPT_ARGS...]"
     parser.add_argument(
@@ -49,9 +49,9 @@ def parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Nam
 
 
 def execute(args: argparse.Namespace) -> int:
-    from supervisor.analysis.drill.drill import drill
-    from supervisor.analysis.drill.outcome import RULE
-    from supervisor.cli.options.output import print_json
+    from supervisor.analysis.drill import drill
+    from supervisor.analysis.outcome import RULE
+    from supervisor.cli.options.option_values import print_json
 
     script = trial_script("drill", args)
     result = drill(script, faults=list(args.faults), steps=args.steps, keep=args.keep, say=say)

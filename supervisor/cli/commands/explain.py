@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 
 from supervisor.cli.options import option_values
-from supervisor.cli.options.run_directory import open_run
+from supervisor.cli.options.option_values import open_run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,8 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     from supervisor.analysis.explain.explain import explain
-    from supervisor.cli.options.output import print_json
-    from supervisor.cli.options.trial_options import say
+    from supervisor.cli.options.option_values import print_json
+    from supervisor.cli.options.settings_options import say
 
     result = explain(open_run(args.run), budget_s=args.budget_s, make_all=args.make_all, say=say)
     if args.json:

@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from supervisor.cli.options.run_directory import open_run
+    from supervisor.cli.options.option_values import open_run
 
     rundir = open_run(args.run)
     if args.source is not None and args.to not in _OF_STATE:
@@ -75,7 +75,7 @@ def _write_steps(args: argparse.Namespace, rundir: RunDirectory, target: Path) -
 
 def _write_state(args: argparse.Namespace, rundir: RunDirectory, target: Path) -> str:
     from supervisor.storage.checkpoints.parts import ranks_of
-    from supervisor.training_state.sharding.plain_files import write_dcp, write_torch
+    from supervisor.training_state.sharding.plain_checkpoint import write_dcp, write_torch
 
     wish = args.source or "latest"
     if wish not in ("latest", "last-stable") and not wish.isdecimal():

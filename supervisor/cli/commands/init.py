@@ -31,9 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     import os
 
-    from supervisor.cli.options.output import print_json
-    from supervisor.cli.script_look.first_files import advice, config_text, policy_text
-    from supervisor.cli.script_look.traits import MEANINGS, look_at
+    from supervisor.cli.options.option_values import print_json
+    from supervisor.cli.script_look import MEANINGS, advice, config_text, look_at, policy_text
 
     script: Path = args.script
     if not script.is_file():

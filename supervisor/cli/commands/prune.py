@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from supervisor.cli.options.output import print_json
+    from supervisor.cli.options.option_values import print_json
     from supervisor.cli.overview.run_pruning import Wish, carry_out, plan
 
     wish = Wish(older_than_s=args.older_than * 86400, also_newest=args.also_newest)
@@ -66,7 +66,7 @@ def _runs(folder: Path) -> list[Path]:
 
 
 def _show(done: Sequence[Pruning], *, is_done: bool) -> None:
-    from supervisor.cli.options.output import byte_size
+    from supervisor.cli.options.option_values import byte_size
     from supervisor.table import print_table
 
     if not done:
@@ -101,6 +101,6 @@ def _show(done: Sequence[Pruning], *, is_done: bool) -> None:
 
 
 def _named(count: int, size: int) -> str:
-    from supervisor.cli.options.output import byte_size
+    from supervisor.cli.options.option_values import byte_size
 
     return f"{count} checkpoint{'s' * (count != 1)}, {byte_size(size)} ({size:,} bytes)"

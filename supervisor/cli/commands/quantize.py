@@ -20,17 +20,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from supervisor.cli.options.output import print_json
-    from supervisor.numerics.forward.sample_files import load_tensors
-    from supervisor.numerics.quantize.quantization import analyze_tensors
+    from supervisor.cli.options.option_values import print_json
+    from supervisor.numerics.model_files import load_tensors
+    from supervisor.numerics.quantization import analyze_tensors
 
     if args.plot is not None:
         option_values.check_output("--plot", args.plot, (".png", ".svg", ".pdf"))
     tensors = load_tensors(args.tensor)
     result = analyze_tensors(tensors, args.dtype)
     if args.plot:
-        from supervisor.numerics.figures.number_format import format_of
-        from supervisor.numerics.quantize.quantization_plot import plot_magnitudes
+        from supervisor.numerics.number_format import format_of
+        from supervisor.numerics.quantization import plot_magnitudes
 
         plot_magnitudes(result, tensors, format_of(args.dtype), args.plot)
     if args.json:

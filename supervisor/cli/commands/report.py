@@ -46,8 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from supervisor.cli.options.run_directory import newest_run, open_run
-    from supervisor.report.pictures.plots import EVERY
+    from supervisor.cli.options.option_values import newest_run, open_run
+    from supervisor.report.curves.plots import EVERY
     from supervisor.report.write import build_comparison, build_document, write_report
     from supervisor.storage.files.private_files import write_private
 

@@ -15,8 +15,13 @@ from supervisor.storage.files.private_files import open_private
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.applied_rates import read_rates
 from supervisor.storage.steps.flight_reader import FlightReader
-from supervisor.storage.steps.step_rows import OBSERVED_SHIFT, OBSERVED_SLOTS
-from supervisor.storage.steps.step_values import COLUMNS, MARKS, step_values
+from supervisor.storage.steps.step_rows import (
+    COLUMNS,
+    MARKS,
+    OBSERVED_SHIFT,
+    OBSERVED_SLOTS,
+    step_values,
+)
 
 ROWS_AT_ONCE = 2048
 """Records of 256 observed values: 60 MB."""

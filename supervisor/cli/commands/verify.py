@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from supervisor.cli.options import option_values
 from supervisor.cli.options.script_arguments import parse_with_script
-from supervisor.cli.options.trial_options import add_trial_options, say, trial_script
+from supervisor.cli.options.settings_options import add_trial_options, say, trial_script
 
 EXIT_CODES = {"0": "resumes exactly", "1": "does not resume exactly, or the script fails"}
 
@@ -39,8 +39,8 @@ def parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Nam
 
 
 def execute(args: argparse.Namespace) -> int:
-    from supervisor.analysis.verify.verify import verify
-    from supervisor.cli.options.output import print_json
+    from supervisor.analysis.verify import verify
+    from supervisor.cli.options.option_values import print_json
 
     script = trial_script("verify", args)
     result = verify(script, steps=args.steps, break_at=args.break_at, keep=args.keep, say=say)

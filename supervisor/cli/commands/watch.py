@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from supervisor.cli.options import option_values
-from supervisor.cli.options.run_directory import newest_run
+from supervisor.cli.options.option_values import newest_run
 from supervisor.errors import UsageError
 
 if TYPE_CHECKING:
@@ -80,8 +80,7 @@ def execute(args: argparse.Namespace) -> int:
 
     from rich.console import Console
 
-    from supervisor.cli.options.output import print_json
-    from supervisor.cli.options.run_directory import open_run
+    from supervisor.cli.options.option_values import open_run, print_json
     from supervisor.cli.overview.run_overview import find_runs, runs_data
     from supervisor.cli.watch.demo import DemoView
     from supervisor.cli.watch.panel import build_panel
@@ -113,9 +112,9 @@ def _is_folder_of_runs(path: Path) -> bool:
 
 def _serve(args: argparse.Namespace) -> int:
     """Serves the page until Ctrl-C or SIGTERM."""
-    from supervisor.cli.options.run_directory import open_run
+    from supervisor.cli.options.option_values import open_run
     from supervisor.cli.serve.server import LOOPBACK, LiveServer
-    from supervisor.parent.notices.secrets import read_secret
+    from supervisor.parent.notices.notice import read_secret
 
     if args.demo:
         raise UsageError("watch --demo: has no page: leave out --serve, or give a run")

@@ -1,16 +1,26 @@
-"""Types of option values for argparse.
+"""Words of the command line: types of values, folders of runs, and what is printed.
 
 Invalid values are refused here, before anything is opened or created.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
 import math
+import sys
 from argparse import ArgumentTypeError
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from supervisor.errors import UsageError
+from supervisor.errors import RunDirectoryError, UsageError
+from supervisor.records import plain
+from supervisor.table import print_table
+
+if TYPE_CHECKING:
+    from supervisor.config import ShippedFile
+    from supervisor.storage.run.rundir import RunDirectory
 
 
 def path(text: str) -> Path:
@@ -88,3 +98,106 @@ def check_output(option: str, target: Path, suffixes: tuple[str, ...] = ()) -> N
     if not target.parent.is_dir():
         what = "is not a folder" if target.parent.exists() else "no such folder: make it first"
         raise UsageError(f"{option} {target}: {target.parent}: {what}, or give another path")
+
+
+def print_json(value: Any) -> None:
+    """Prints `value` (records included) as the one document on standard output.
+
+    NaN and infinities, which JSON does not have, become the strings "nan", "inf" and "-inf".
+    """
+    print(json.dumps(_strict(plain(value)), indent=2, allow_nan=False))
+
+
+def byte_size(count: int) -> str:
+    """Returns a size as people read it: ``0 B``, ``12.3 MiB``."""
+    size, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB"]
+    while size >= 1024.0 and len(units) > 1:
+        size /= 1024.0
+        units.pop(0)
+    return f"{size:.3g} {units[0]}" if size < 1000 else f"{size:.0f} {units[0]}"
+
+
+def time_span(seconds: float) -> str:
+    """Returns a time as people say it: ``42 s``, ``7 min 5 s``, ``3 h 12 min``, ``2 d 5 h``."""
+    whole = max(0, int(seconds)) if seconds < 1e12 else 0
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    if whole < 86400:
+        return f"{whole // 3600} h {whole % 3600 // 60} min"
+    return f"{whole // 86400} d {whole % 86400 // 3600} h"
+
+
+def _strict(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _strict(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_strict(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value
+
+
+RUNS = Path("runs")
+"""Where `supervisor run` makes its directories, beside the script."""
+
+
+def newest_run(*, to_resume: bool = False) -> Path:
+    """Returns the newest run in ``runs/``, and says on standard error which one it is.
+
+    Args:
+        to_resume: the newest that neither goes on nor has come to its end.
+
+    Raises:
+        UsageError: there is none.
+    """
+    from supervisor.storage.run.lease import living_holder
+    from supervisor.storage.run.run_state import has_live_parent, load_run_state
+    from supervisor.storage.run.rundir import RunDirectory
+
+    found = []
+    for path in RUNS.glob("*/run.json"):
+        rundir = RunDirectory(path.parent)
+        with contextlib.suppress(RunDirectoryError, OSError):
+            run = load_run_state(rundir)
+            is_over = run.state == "completed" or has_live_parent(run)
+            if not (to_resume and (is_over or living_holder(rundir))):
+                found.append((run.started_at, path.parent))
+    if not found:
+        which = "no run that can be continued" if to_resume else "no run"
+        raise UsageError(
+            f"{RUNS}: {which}: name one, see `supervisor list`, or start one with `supervisor run`"
+        )
+    newest = max(found)[1]
+    can = " that can be continued" if to_resume else ""
+    print(f"supervisor: {newest} (the newest run{can})", file=sys.stderr, flush=True)
+    return newest
+
+
+def open_run(path: Path) -> RunDirectory:
+    """Returns the run directory at `path`.
+
+    Raises:
+        RunDirectoryError: there is none.
+    """
+    from supervisor.storage.run.rundir import RunDirectory
+
+    if not (path / "run.json").is_file():
+        missing = "is a file" if path.exists() else "no such folder"
+        what = "holds no run.json" if path.is_dir() else missing
+        raise RunDirectoryError(
+            f"{path}: {what}: give the folder that `supervisor run` printed, or see "
+            "`supervisor list`"
+        )
+    return RunDirectory(path)
+
+
+def print_shipped(heading: str, files: Sequence[ShippedFile], *, as_json: bool) -> None:
+    """Prints names and descriptions, and where the files are."""
+    if as_json:
+        print_json(files)
+        return
+    print_table((heading, "WHAT IT IS FOR"), [(file.name, file.description) for file in files])
+    if files:
+        print(f"\nFiles: {files[0].path.parent}")

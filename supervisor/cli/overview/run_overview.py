@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from supervisor.cli.options.output import time_span
+from supervisor.cli.options.option_values import time_span
 from supervisor.cli.overview.run_phase import unix_time
 from supervisor.errors import RunDirectoryError
 from supervisor.ranks import LEAD_RANK
 from supervisor.records import plain
-from supervisor.storage.journal.events import read_journal
-from supervisor.storage.journal.treatments import count_treatments
+from supervisor.storage.journal.events import count_treatments, read_journal
 from supervisor.storage.run.lease import living_holder
 from supervisor.storage.run.run_state import RunState, has_live_parent, load_run_state
 from supervisor.storage.run.rundir import RunDirectory

@@ -19,7 +19,7 @@ from supervisor.events.run_events import (
 )
 from supervisor.events.state_events import Resumed
 from supervisor.ranks import LEAD_RANK
-from supervisor.storage.run.replay_progress import describe_replay, replayed_steps
+from supervisor.storage.run.boards import describe_replay, replayed_steps
 from supervisor.storage.run.rundir import RunDirectory
 
 _MOMENTS = (

@@ -17,7 +17,7 @@ from supervisor.storage.checkpoints.checkpoints import Checkpoint, CheckpointRin
 from supervisor.storage.journal.journal_merger import JournalMerger
 from supervisor.storage.run.lease import living_holder, take_lease
 from supervisor.storage.run.rundir import RunDirectory
-from supervisor.storage.run.set_aside import is_under_way
+from supervisor.storage.script_files.set_aside import is_under_way
 
 RESUMABLE = ("interrupted", "gave_up", "failed", "died")
 

@@ -22,10 +22,9 @@ from supervisor.cli.serve.run_feed import LOOK_S, RunFeed
 from supervisor.errors import RunDirectoryError, UsageError
 from supervisor.masking import mask_all
 from supervisor.records import plain
-from supervisor.report.curves.curve_document import SHOWN
-from supervisor.report.curves.page_parts import curves_css, curves_script
-from supervisor.report.facts.palette import page_css
-from supervisor.report.words.render import TEMPLATES
+from supervisor.report.curves.curve_document import SHOWN, curves_css, curves_script
+from supervisor.report.facts.figures import page_css
+from supervisor.report.render import TEMPLATES
 from supervisor.storage.run.rundir import RunDirectory
 
 LOOPBACK = "127.0.0.1"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from supervisor.cli.options.output import time_span
+from supervisor.cli.options.option_values import time_span
 from supervisor.cli.overview.run_overview import overview
 from supervisor.cli.overview.run_phase import TRAINING, find_phase, unix_time
 from supervisor.cli.watch.view import HISTORY, LINES, RankLine, WatchEvent, WatchView

@@ -8,8 +8,7 @@ from typing import ClassVar
 
 from supervisor.codes import Subject
 from supervisor.detectors.base import Detector
-from supervisor.detectors.statistics.leap import LEAP, is_leap
-from supervisor.detectors.statistics.robust_window import RobustWindow
+from supervisor.detectors.statistics.robust_window import LEAP, RobustWindow, is_leap
 from supervisor.detectors.statistics.run_scale import RunScale
 from supervisor.records import Alert, Cause, Severity, StepRecord
 

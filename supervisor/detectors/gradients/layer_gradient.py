@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from supervisor.detectors.base.usual_line import MIN_LOOKS, UsualLineDetector
+from supervisor.detectors.base.observed_line import MIN_LOOKS, UsualLineDetector
 from supervisor.records import Cause, Severity
 
 

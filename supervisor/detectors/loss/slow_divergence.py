@@ -7,7 +7,7 @@ import math
 
 from supervisor.codes import Subject
 from supervisor.detectors.base import Detector
-from supervisor.detectors.statistics.change_watch import ChangeWatch
+from supervisor.detectors.statistics.changes import ChangeWatch
 from supervisor.detectors.statistics.robust_window import RobustWindow
 from supervisor.detectors.statistics.run_scale import RunScale
 from supervisor.records import Alert, Cause, Severity, StepRecord

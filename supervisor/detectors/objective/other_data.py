@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from supervisor.detectors.base import Detector
-from supervisor.detectors.statistics.other_data import IN_RANGE, SCALE, SHIFT, OtherData
+from supervisor.detectors.statistics.changes import IN_RANGE, SCALE, SHIFT, OtherData
 from supervisor.records import Alert, Cause, Severity, StepRecord
 
 

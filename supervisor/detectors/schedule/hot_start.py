@@ -7,7 +7,7 @@ from collections import deque
 
 from supervisor.codes import Subject
 from supervisor.detectors.base import Detector
-from supervisor.detectors.statistics.leap import is_leap
+from supervisor.detectors.statistics.robust_window import is_leap
 from supervisor.records import Alert, Cause, Severity, StepRecord
 
 LOOK = 40

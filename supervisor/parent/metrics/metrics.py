@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from supervisor.errors import ConfigError, SupervisorError
 from supervisor.events.event import JournalEvent
-from supervisor.parent.metrics.exposition import render
-from supervisor.parent.metrics.run_figures import RunFigures
+from supervisor.parent.metrics.run_figures import RunFigures, render
 from supervisor.parent.process.launch import LaunchSpec
 from supervisor.records import CrashRisk, StepRecord
 from supervisor.settings import CheckpointSettings, RunSettings
@@ -17,8 +16,7 @@ from supervisor.storage.checkpoints.checkpoints import CheckpointRing
 from supervisor.storage.run.rundir import RunDirectory
 
 if TYPE_CHECKING:
-    from supervisor.parent.metrics.metrics_file import MetricsFile
-    from supervisor.parent.metrics.metrics_server import MetricsServer
+    from supervisor.parent.metrics.metrics_output import MetricsFile, MetricsServer
 
 
 class Metrics:
@@ -88,7 +86,7 @@ class Metrics:
     def _listen(self, address: str, port: int | None) -> MetricsServer | None:
         if port is None:
             return None
-        from supervisor.parent.metrics.metrics_server import MetricsServer  # 20 ms of imports
+        from supervisor.parent.metrics.metrics_output import MetricsServer  # 20 ms of imports
 
         try:
             return MetricsServer(address, port, self._document)
@@ -101,7 +99,7 @@ class Metrics:
     def _open_file(self, text: str) -> MetricsFile | None:
         if not text:
             return None
-        from supervisor.parent.metrics.metrics_file import MetricsFile
+        from supervisor.parent.metrics.metrics_output import MetricsFile
 
         path = Path(text).expanduser()
         if path.suffix != ".prom":

@@ -1,4 +1,7 @@
-"""The figures of a run, from its steps and its journal."""
+"""The figures of a run, from its steps and its journal.
+
+Prometheus' text format, version 0.0.4.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +12,63 @@ from array import array
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 
 from supervisor.events.event import JournalEvent
 from supervisor.events.run_events import AttemptStarted, RunFinished, WorkerExited
 from supervisor.events.state_events import CheckpointSaved
 from supervisor.events.step_events import ActionEvent, AlertEvent, RollbackEvent
-from supervisor.parent.metrics.exposition import Metric
 from supervisor.records import CrashRisk, StepRecord
-from supervisor.storage.journal.treatments import JournalTreatments
+from supervisor.storage.journal.events import JournalTreatments
 from supervisor.version import __version__
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric: labels → value, for each of its series.
+
+    Attributes:
+        kind: ``gauge`` or ``counter``.
+        samples: none: the metric is left out.
+    """
+
+    name: str
+    kind: str
+    meaning: str
+    samples: tuple[tuple[Mapping[str, str], float], ...]
+
+
+def render(metrics: Iterable[Metric]) -> str:
+    """Returns the document that a scrape gets."""
+    lines: list[str] = []
+    for metric in metrics:
+        if not metric.samples:
+            continue
+        lines.append(f"# HELP {metric.name} {_escape(metric.meaning)}")
+        lines.append(f"# TYPE {metric.name} {metric.kind}")
+        for labels, value in metric.samples:
+            text = ",".join(
+                f'{name}="{_escape(told, quote=True)}"' for name, told in labels.items()
+            )
+            lines.append(f"{metric.name}{{{text}}} {_number(value)}")
+    return "\n".join(lines) + "\n"
+
+
+def _escape(text: str, *, quote: bool = False) -> str:
+    escaped = text.replace("\\", r"\\").replace("\n", r"\n")
+    return escaped.replace('"', r"\"") if quote else escaped
+
+
+def _number(value: float) -> str:
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "+Inf" if value > 0 else "-Inf"
+    return repr(float(value))
+
 
 STATES = ("running", "completed", "gave_up", "interrupted", "failed")
 

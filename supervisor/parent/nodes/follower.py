@@ -11,25 +11,21 @@ from typing import Any
 
 from supervisor.config import load_resolved_config
 from supervisor.errors import RunDirectoryError, SupervisorError, UsageError
-from supervisor.parent.nodes.introduction import introduce
-from supervisor.parent.nodes.member_link import MemberLink
+from supervisor.parent.nodes.member_link import MemberLink, introduce
 from supervisor.parent.nodes.seat import Seat
 from supervisor.parent.process.agent_process import AgentProcess, RankProcesses
 from supervisor.parent.process.launch import LaunchSpec
 from supervisor.parent.process.process import DEFAULT_COMMAND, worker_command
 from supervisor.parent.process.signals import SignalInbox, signal_numbers
 from supervisor.parent.restarts.exits import signal_name
-from supervisor.parent.terminal.attempt_log import AttemptLog
-from supervisor.parent.terminal.open_line import OpenLine
 from supervisor.parent.terminal.outcome import EXIT_INTERRUPTED
-from supervisor.parent.terminal.output import OutputPump
+from supervisor.parent.terminal.output import AttemptLog, OpenLine, OutputPump
 from supervisor.parent.terminal.summary import Teller
 from supervisor.ranks import NodePlace
 from supervisor.storage.files.kept_writes import KEPT
 from supervisor.storage.run.handover import Handover
-from supervisor.storage.run.rundir import RunDirectory
-from supervisor.storage.run.set_aside import SetAside
-from supervisor.storage.run.terminal_files import note_terminal
+from supervisor.storage.run.rundir import RunDirectory, note_terminal
+from supervisor.storage.script_files.set_aside import SetAside
 
 _LOOK_S = 0.1
 _NAP_S = 0.5

@@ -10,11 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from supervisor.errors import SupervisorError
-from supervisor.parent.nodes.member_link import MemberLink
-from supervisor.parent.nodes.probe_file import ProbeFile
+from supervisor.parent.nodes.member_link import MemberLink, ProbeFile
 from supervisor.parent.nodes.seat import Seat
 from supervisor.ranks import RankLaunch
-from supervisor.storage.files.versions import current_versions
+from supervisor.storage.run.run_state import current_versions
 
 _INTRODUCES_S = 60.0
 """For a node to read the probe file and to say who it is."""

@@ -8,10 +8,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from supervisor.parent.nodes.introduction import introduce
-from supervisor.parent.nodes.member_link import MemberLink
+from supervisor.parent.nodes.member_link import MemberLink, ProbeFile, introduce
 from supervisor.parent.nodes.members import Members, NodesMissing
-from supervisor.parent.nodes.probe_file import ProbeFile
 from supervisor.parent.nodes.seat import Seat, take_seat
 from supervisor.ranks import RankLaunch
 from supervisor.storage.run.rundir import RunDirectory

@@ -15,8 +15,7 @@ from email.message import EmailMessage
 from typing import Any
 
 from supervisor.errors import ConfigError
-from supervisor.parent.notices.notice import Notice
-from supervisor.parent.notices.secrets import points_to_secret, read_secret
+from supervisor.parent.notices.notice import Notice, points_to_secret, read_secret
 from supervisor.settings import EmailSettings, NotifySettings
 
 TIMEOUT_S = 10.0

@@ -15,9 +15,8 @@ from typing import Any
 from supervisor.errors import UsageError
 from supervisor.own_process import IS_RANK, command, worker_environment
 from supervisor.parent.process.family import Family
-from supervisor.parent.process.guarded_process import GuardedProcess
-from supervisor.parent.process.process import KILL_S
-from supervisor.parent.process.rescue_process import Rescued, RescueProcess
+from supervisor.parent.process.process import KILL_S, GuardedProcess
+from supervisor.parent.process.side_processes import Rescued, RescueProcess
 from supervisor.parent.process.signals import to_send
 from supervisor.parent.terminal.output import OutputPump
 from supervisor.ranks import NodePlace, RankLaunch

@@ -1,4 +1,4 @@
-"""The processes that a worker started, so that none of them outlives it."""
+"""The processes that a worker started, so that none outlives it, and their memory."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import contextlib
 import os
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import psutil
+
+from supervisor.held_memory import free_bytes
 
 _OWN_END_S = 0.5
 _TERM_S = 2.0
@@ -144,3 +147,25 @@ def _lives(process: psutil.Process) -> bool:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
         return False
+
+
+_GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemorySample:
+    """Resident memory of a worker with its descendants, and what is free, in GiB."""
+
+    resident_gib: float
+    available_gib: float
+
+    def __str__(self) -> str:
+        return (
+            f"last memory sample: {self.resident_gib:.2f} GiB used by the worker, "
+            f"{self.available_gib:.2f} GiB free"
+        )
+
+
+def sample_memory(resident_bytes: int) -> MemorySample:
+    """Takes a sample."""
+    return MemorySample(resident_gib=resident_bytes / _GIB, available_gib=free_bytes() / _GIB)

@@ -15,11 +15,10 @@ from dataclasses import dataclass, replace
 from supervisor.codes import ExitSign, OutsideCause
 from supervisor.parent.process.signals import ANNOUNCING
 from supervisor.parent.restarts import failure_signs
-from supervisor.parent.watching.hang_blame import SilentRank, find_hanging_rank
+from supervisor.parent.watching.collective_records import SilentRank, find_hanging_rank
 from supervisor.ranks import LEAD_RANK
 from supervisor.records import ExitCause, WorkerExit
-from supervisor.storage.run.exit_notes import ExitNote
-from supervisor.storage.run.exit_signs import bytes_asked_for, sign_of
+from supervisor.storage.run.exit_notes import ExitNote, bytes_asked_for, sign_of
 
 OF_THE_PROCESS = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
 """Signals that a process brings upon itself; all others come from outside."""

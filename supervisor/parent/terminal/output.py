@@ -1,4 +1,8 @@
-"""Passes a worker's output through to the user, unchanged and at once, and keeps it in a log."""
+"""Passes a worker's output through to the user, unchanged and at once, and keeps it in a log.
+
+Knows whether the terminal's cursor is in the middle of a line of the script. The log of an attempt:
+all its output, or, where that is too much, its beginning and its end.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +17,148 @@ import threading
 import time
 import tty
 from pathlib import Path
+from typing import IO
 
-from supervisor.parent.terminal.attempt_log import AttemptLog
-from supervisor.parent.terminal.open_line import OpenLine
+from supervisor.storage.files.kept_writes import KEPT
+from supervisor.storage.files.private_files import make_private, open_private, replace_file
+
+_NEW_LINE = "\r\n\x1b[J"
+"""On a terminal: a line of our own, and nothing left on it of what a progress bar drew below."""
+
+
+class OpenLine:
+    """Keeps our lines and the script's output apart where both go to the same place (`fd`).
+
+    Writers hold `lock`, and report with `saw` what they wrote.
+    """
+
+    def __init__(self, fd: int = 2) -> None:
+        self.lock = threading.Lock()
+        self._fd = fd
+        self._is_open = False
+
+    def shares(self, fd: int) -> bool:
+        """Whether what is written to `fd` comes out where our lines do."""
+        try:
+            one, other = os.fstat(fd), os.fstat(self._fd)
+            if os.isatty(fd) and os.isatty(self._fd):
+                return one.st_rdev == other.st_rdev
+        except OSError:
+            return False
+        return (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
+
+    def saw(self, data: bytes) -> None:
+        """Notes output of the script."""
+        if data:
+            self._is_open = not data.endswith(b"\n")
+
+    def typed(self) -> None:
+        """Somebody typed into the terminal (Ctrl-C): it shows ``^C`` where the cursor stood.
+
+        Called within a signal's handler, which may not wait for `lock`.
+        """
+        if os.isatty(self._fd):
+            self._is_open = True
+
+    def beginning(self) -> str:
+        """Returns what our next line must begin with; after it no line is open."""
+        if not self._is_open:
+            return ""
+        self._is_open = False
+        return _NEW_LINE if os.isatty(self._fd) else "\n"
+
+
+_KEPT = 0.25
+"""Share of the limit for the beginning, and again for the end. The rest is cut out when the limit
+is reached, so a flood is copied half again at most."""
+_LINE = 4096
+"""Within so many bytes a cut looks for the end of a line."""
+_COPIED_BYTES = 1 << 20
+
+
+class AttemptLog:
+    """Appends to a file that stays below `limit` bytes and is whole at any time.
+
+    A line in its middle says how many bytes were left out there.
+    """
+
+    def __init__(self, path: Path, limit: int) -> None:
+        self.path = path
+        self._limit = limit
+        self._file: IO[bytes] | None = None
+        self._size = 0
+        self._head = 0
+        self._mark = b""
+        self._left_out = 0
+        self.write(b"")
+
+    def write(self, data: bytes) -> None:
+        """Appends `data`; what the disk refuses is kept (`KeptWrites`)."""
+        KEPT.append(self, data)
+
+    def append(self, data: bytes) -> None:
+        """Appends all of `data` or nothing; for `KeptWrites`.
+
+        Raises:
+            OSError: the disk refuses.
+        """
+        if self._file is None:
+            make_private(self.path.parent)
+            self._file = open_private(self.path, "ab", buffering=0)
+            self._size = os.fstat(self._file.fileno()).st_size
+        done = 0
+        try:
+            while done < len(data):
+                done += self._file.write(data[done:])
+        except OSError:
+            with contextlib.suppress(OSError):  # read-only
+                os.ftruncate(self._file.fileno(), self._size)
+            raise
+        self._size += len(data)
+        if self._size > self._limit:
+            with contextlib.suppress(OSError):  # tried again with the next line
+                self._cut()
+
+    def close(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            with contextlib.suppress(OSError):  # a disk may refuse late; nothing is buffered here
+                file.close()
+
+    def _cut(self) -> None:
+        """Replaces the file by its beginning, a line that says what is missing, and its end."""
+        kept = int(_KEPT * self._limit)
+        staged = self.path.with_name(f".{self.path.name}.staged")
+        with open(self.path, "rb") as old, open_private(staged, "wb") as new:
+            head = self._head or _line_end(old, kept)
+            tail = _line_end(old, self._size - kept)
+            left_out = self._left_out + tail - head - len(self._mark)
+            mark = f"[supervisor: {left_out} bytes of output were left out here]\n".encode()
+            _copy(old, new, 0, head)
+            new.write(mark)
+            _copy(old, new, tail, self._size)
+        replace_file(staged, self.path)
+        self.close()
+        self._file = open_private(self.path, "ab", buffering=0)
+        self._size += head + len(mark) - tail
+        self._head, self._mark, self._left_out = head, mark, left_out
+
+
+def _line_end(file: IO[bytes], place: int) -> int:
+    """Returns the end of the line at `place`, or `place` where lines are long."""
+    file.seek(place)
+    return place + file.read(_LINE).find(b"\n") + 1
+
+
+def _copy(old: IO[bytes], new: IO[bytes], start: int, stop: int) -> None:
+    old.seek(start)
+    while start < stop:
+        data = old.read(min(_COPIED_BYTES, stop - start))
+        if not data:
+            return
+        new.write(data)
+        start += len(data)
+
 
 _CHUNK = 65536
 _WINDOW_SIZE = struct.Struct("HHHH")

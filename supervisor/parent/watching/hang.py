@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from supervisor.parent.process.process import Processes
-from supervisor.parent.watching.collective_records import read_records
-from supervisor.parent.watching.hang_blame import (
+from supervisor.parent.watching.collective_records import (
     SilentRank,
     find_hanging_rank,
     read_collectives,
+    read_records,
 )
 from supervisor.parent.watching.rank_watch import RankWatch
 from supervisor.settings import WatchdogSettings
+from supervisor.storage.run.boards import stacks_signal
 from supervisor.storage.run.rundir import RunDirectory
-from supervisor.storage.run.signal_board import stacks_signal
 
 # A hung worker seldom answers SIGTERM; one that wakes up can still close its files.
 GRACE_S = 10.0

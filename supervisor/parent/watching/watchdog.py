@@ -1,8 +1,10 @@
-"""Tells a worker that hangs from one that is slow."""
+"""Tells a worker that hangs from one that is slow, starts slowly, or cannot be ended."""
 
 from __future__ import annotations
 
+import signal
 from collections import deque
+from collections.abc import Iterable
 
 from supervisor.settings import WatchdogSettings
 
@@ -164,3 +166,49 @@ class Watchdog:
             return 0.0
         ordered = sorted(self._step_times_s)
         return ordered[min(len(ordered) - 1, int(QUANTILE * len(ordered)))]
+
+
+class KnownStarts:
+    """What one parent has seen of the starts of its attempts.
+
+    Another parent (`supervisor resume`) starts without them, since it may be on another machine.
+    """
+
+    def __init__(self) -> None:
+        self.longest_silence_s: float | None = None
+
+    def attempt_ended(self, watchdog: Watchdog, *, hung: bool) -> None:
+        """Called after each attempt.
+
+        After an attempt that was ended as hung before its first step, the next one gets the whole
+        `first_step_timeout_s` again, in case it was only slow.
+        """
+        silence_s = watchdog.start_silence_s
+        if silence_s is not None:
+            self.longest_silence_s = max(silence_s, self.longest_silence_s or 0.0)
+        elif hung:
+            self.longest_silence_s = None
+
+
+LEFT_BEHIND_AFTER_S = 60.0
+"""A dump of a large process's memory, or the end of a GPU's context, may take seconds."""
+
+
+class Unkillable:
+    """Knows since when SIGKILL should have ended all. Pure: the caller brings the clock."""
+
+    def __init__(self) -> None:
+        self._since_s: float | None = None
+
+    def is_there(self, signals_sent: Iterable[Iterable[int]], now_s: float) -> bool:
+        """Returns whether a process that still lives is waited for no longer.
+
+        Args:
+            signals_sent: to each of those that were started.
+            now_s: on any monotonic clock.
+        """
+        if self._since_s is None:
+            if any(signal.SIGKILL in sent for sent in signals_sent):
+                self._since_s = now_s
+            return False
+        return now_s - self._since_s > LEFT_BEHIND_AFTER_S

@@ -1,10 +1,18 @@
-"""The curves of one run or two, as the JSON that `static/curves.js` draws."""
+"""The curves of one run or two, as the JSON that `static/curves.js` draws.
+
+What a page needs to draw curves: one script and one style sheet, without anything from outside.
+
+uPlot 1.6.32 (MIT, static/uPlot.LICENSE) is shipped with us.
+"""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,12 +22,11 @@ from supervisor.events.event import JournalEvent
 from supervisor.events.run_events import HangDetected, WorkerExited
 from supervisor.events.step_events import AlertEvent, CorruptionFound
 from supervisor.report.curves.curves import APPLIED_RATE, MEASURED, Curve, Curves
-from supervisor.report.facts.event_words import describe
 from supervisor.report.facts.figures import number
-from supervisor.report.facts.step_table import Floats
-from supervisor.report.pictures.thinning import thin_marks
+from supervisor.report.facts.step_table import Floats, thin_marks
+from supervisor.report.facts.timeline import describe
 from supervisor.risk_lines import RiskLines
-from supervisor.storage.journal.treatments import JournalTreatments
+from supervisor.storage.journal.events import JournalTreatments
 
 TITLES = {
     "loss": "Loss",
@@ -179,3 +186,27 @@ def _points(curve: Curve | None) -> dict[str, list[float]]:
         "y": [float(f"{value:.{FIGURES}g}") for value in curve.values.tolist()],
         "bad": [int(step) for step in curve.nonfinite.tolist()],
     }
+
+
+STATIC = Path(__file__).with_name("static")
+
+
+@cache
+def curves_script() -> str:
+    """Returns uPlot and `Curves`, which draws a document (`curve_document`) with it."""
+    return _read("uPlot.iife.min.js") + "\n" + _read("curves.js")
+
+
+@cache
+def curves_css() -> str:
+    return _read("uPlot.min.css") + "\n" + _read("curves.css")
+
+
+def as_script_data(document: dict[str, Any]) -> str:
+    """Returns JSON that can stand within a script element: nothing in it can close the element."""
+    text = json.dumps(document, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _read(name: str) -> str:
+    return (STATIC / name).read_text(encoding="utf-8")

@@ -10,8 +10,16 @@ import numpy as np
 
 from supervisor.ranks import LEAD_RANK
 from supervisor.report.facts.run_data import RunData
-from supervisor.report.facts.step_table import FIELDS, Bools, Floats, StepTable, build_step_table
-from supervisor.report.pictures.thinning import BUCKETS, thin, thin_marks
+from supervisor.report.facts.step_table import (
+    BUCKETS,
+    FIELDS,
+    Bools,
+    Floats,
+    StepTable,
+    build_step_table,
+    thin,
+    thin_marks,
+)
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.applied_rates import read_rates
 from supervisor.storage.steps.flight_reader import FlightReader

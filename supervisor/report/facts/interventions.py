@@ -16,7 +16,7 @@ from supervisor.events.step_events import (
 from supervisor.records import NAN
 from supervisor.report.facts.crash_report import Intervention
 from supervisor.report.facts.run_data import RunData
-from supervisor.storage.journal.treatments import PROTECTIVE, treatment_of
+from supervisor.storage.journal.events import PROTECTIVE, treatment_of
 
 _NOT_DONE = ("refused", "would have", "not applied")
 

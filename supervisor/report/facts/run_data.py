@@ -1,10 +1,14 @@
-"""Everything that a report is made of, read from a run directory in whatever state it is."""
+"""Everything that a report is made of, read from a run directory in whatever state it is.
+
+The stacks of a hung worker in the order of reading: the script's own thread first.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import math
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -18,19 +22,63 @@ from supervisor.events.event import E, JournalEvent, of_kind
 from supervisor.ranks import LEAD_RANK
 from supervisor.report.facts.crash_report import Excerpt
 from supervisor.report.facts.figures import integer, moment, number
-from supervisor.report.facts.observed_courses import Course, read_courses
-from supervisor.report.facts.stack_text import arrange_stacks
+from supervisor.report.facts.observed_values import Course, read_courses
 from supervisor.report.facts.step_table import FIELDS, StepTable, build_step_table, empty_step_table
 from supervisor.risk_lines import RiskLines
 from supervisor.settings import PolicySettings
-from supervisor.storage.files.checked_record import build_record
-from supervisor.storage.files.line_file import parse_json, read_lines
+from supervisor.storage.files.json_files import build_record, parse_json, read_lines
 from supervisor.storage.journal.journal import read_journal
 from supervisor.storage.run.run_state import RunState, has_live_parent, load_run_state
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.applied_rates import read_rates
+from supervisor.storage.steps.flight_reader import read_group_steps
 from supervisor.storage.steps.flight_recorder import FlightReader
-from supervisor.storage.steps.group_steps import read_group_steps
+
+_THREAD = re.compile(r"^(?:Current thread|Thread) (0x[0-9a-f]+).*:$", re.MULTILINE)
+
+
+def arrange_stacks(text: str) -> str:
+    """Returns the newest dump with its main thread first, and whether the one before was the same.
+
+    `faulthandler` writes threads newest first, so that the main thread closes a dump; ``text`` may
+    hold several dumps. Text without threads comes back as it is.
+    """
+    dumps = _dumps(text)
+    if not dumps:
+        return text
+    *others, main = dumps[-1]
+    said = [_titled("Main thread", main), *(_titled("Another thread", one) for one in others)]
+    if len(dumps) > 1:
+        same = _frames(dumps[-2][-1]) == _frames(main)
+        told = "the same" if same else "not the same"
+        why = "it waited" if same else "it was working, only slowly"
+        said.insert(0, f"The main thread was at {told} place in the dump before: {why}.")
+    return "\n\n".join(said)
+
+
+def _dumps(text: str) -> list[list[str]]:
+    starts = [found.start() for found in _THREAD.finditer(text)]
+    dumps: list[list[str]] = []
+    known: set[str] = set()
+    for index, start in enumerate(starts):
+        end = starts[index + 1] if index + 1 < len(starts) else len(text)
+        block = text[start:end].rstrip()
+        name = _THREAD.findall(block)[0]
+        if name in known or not dumps:  # a thread appears once in a dump
+            dumps.append([])
+            known = set()
+        known.add(name)
+        dumps[-1].append(block)
+    return dumps
+
+
+def _frames(block: str) -> str:
+    return block.partition("\n")[2]
+
+
+def _titled(title: str, block: str) -> str:
+    return f"{title} (most recent call first):\n{_frames(block)}"
+
 
 T = TypeVar("T")
 LOG_LINES = 40

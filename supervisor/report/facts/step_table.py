@@ -1,8 +1,13 @@
-"""The recorded steps of a run as columns, and what became of each of them."""
+"""The recorded steps of a run as columns, and what became of each of them.
+
+Where the learning rate that was applied was not the one that the script asked for. Thins out points
+so that the picture looks the same.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -167,3 +172,85 @@ def _numbers(chosen: npt.NDArray[Any]) -> Ints | slice:
 def _has(flags: Ints, bit: int) -> Bools:
     present: Bools = (flags & bit) != 0
     return present
+
+
+SHOWN = 12
+"""At most so many stretches are listed, the longest ones."""
+BREAK_STEPS = 2
+"""A gap of so many steps does not end a stretch: an update that was left out has no rate."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateChange:
+    """A stretch of steps whose updates had another rate than the script's.
+
+    Attributes:
+        steps: how many of them there were.
+        asked_low, asked_high: rates that the script asked for.
+        applied_low, applied_high: rates of the updates.
+    """
+
+    first_step: int
+    last_step: int
+    steps: int
+    asked_low: float
+    asked_high: float
+    applied_low: float
+    applied_high: float
+
+
+def find_rate_changes(table: StepTable) -> tuple[RateChange, ...]:
+    """Returns the stretches in the order of steps; if a step was made twice, the last time
+    counts."""
+    steps = table.final
+    changed = steps.take((steps.rate_factor != 1.0) & np.isfinite(steps.lr))
+    if not len(changed):
+        return ()
+    ends = np.flatnonzero(np.diff(changed.step) > BREAK_STEPS) + 1
+    parts = np.split(np.arange(len(changed)), ends)
+    longest = sorted(parts, key=len, reverse=True)[:SHOWN]
+    return tuple(
+        _stretch(changed.take(part)) for part in sorted(longest, key=lambda part: int(part[0]))
+    )
+
+
+def _stretch(rows: StepTable) -> RateChange:
+    applied = rows.lr * rows.rate_factor
+    return RateChange(
+        first_step=int(rows.step[0]),
+        last_step=int(rows.step[-1]),
+        steps=len(rows),
+        asked_low=float(rows.lr.min()),
+        asked_high=float(rows.lr.max()),
+        applied_low=float(applied.min()),
+        applied_high=float(applied.max()),
+    )
+
+
+BUCKETS = 900
+"""Twice as many points as this are drawn: a picture is about 900 pixels wide."""
+
+
+def thin(x: Floats, y: Floats, buckets: int = BUCKETS) -> tuple[Floats, Floats]:
+    """Keeps the smallest and the largest finite value of each bucket, so that spikes stay."""
+    known = np.isfinite(y)
+    x, y = x[known], y[known]
+    if len(y) <= 2 * buckets:
+        return x, y
+    keep: set[int] = {0, len(y) - 1}
+    for part in np.array_split(np.arange(len(y)), buckets):
+        keep.add(int(part[np.argmin(y[part])]))
+        keep.add(int(part[np.argmax(y[part])]))
+    chosen = np.array(sorted(keep))
+    return x[chosen], y[chosen]
+
+
+def thin_marks(x: Floats, buckets: int = BUCKETS) -> Floats:
+    """Keeps one of the marks that would cover each other: the first of each bucket of `x`."""
+    if len(x) <= buckets:
+        return x
+    low, high = float(x.min()), float(x.max())
+    places = ((x - low) / ((high - low) or 1.0) * (buckets - 1)).astype(np.int64)
+    _, first = np.unique(places, return_index=True)
+    chosen: Floats = x[first]
+    return chosen

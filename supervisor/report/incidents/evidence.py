@@ -1,11 +1,14 @@
-"""The evidence for a cause and against it, as sentences with figures."""
+"""The evidence for a cause and against it, as sentences with figures.
+
+The samples of the script's data that were found to hold NaN or infinity.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
 from supervisor.events.state_events import CheckpointSaved, CheckpointStable, WarningEvent
-from supervisor.report.facts.crash_report import AttemptFacts
+from supervisor.report.facts.crash_report import AttemptFacts, Incident
 from supervisor.report.facts.figures import duration, integer, show
 from supervisor.report.facts.run_data import RunData
 from supervisor.report.facts.step_table import Bools, Floats, StepTable
@@ -316,3 +319,31 @@ def last_checkpoint(run_data: RunData, *, stable: bool, before: int | None = Non
             found -= set(event.pruned or ())
     known = (step for step in found if step is not None)
     return max((step for step in known if before is None or step <= before), default=None)
+
+
+NAMED = 3
+NEAR_STEPS = 50
+"""A sample may be found some steps after its batch, when the script fetches ahead."""
+
+
+def samples_behind(run_data: RunData, incident: Incident) -> str:
+    """Returns the samples that were found at an incident or soon after, for a sentence.
+
+    ``sample 37 of TensorDataset of 640``; empty if none was, or the incident is of another kind.
+    """
+    if incident.step is None or incident.key not in ("nonfinite_loss", "nonfinite_gradient"):
+        return ""
+    found: dict[str, list[str]] = {}
+    for line in run_data.bad_samples:
+        at = integer(line.get("found_at"))
+        if at is None or not incident.step <= at <= incident.step + NEAR_STEPS:
+            continue
+        names = found.setdefault(str(line.get("data")), [])
+        if str(line.get("sample")) not in names:
+            names.append(str(line.get("sample")))
+    return "; ".join(_told(data, names) for data, names in found.items())
+
+
+def _told(data: str, names: list[str]) -> str:
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return f"sample{'s' * (len(names) > 1)} {', '.join(names[:NAMED])}{more} of {data}"

@@ -4,16 +4,21 @@ Numerical signs that lie close together are one incident whose cause is the firs
 of a process is an incident of its own, unless numerical trouble led to it: then it is a
 consequence, and part of that incident's evidence. So the noise of a teardown never hides what came
 first.
+
+Confirmed collapses, and whether the training recovered from them. The first sentence about
+numerical trouble, in plain words.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from supervisor.codes import ActionOutcome, Cause, DecisionSource, Severity, Subject
+from supervisor.detectors.statistics.robust_window import is_leap
 from supervisor.events.event import JournalEvent
 from supervisor.events.step_events import (
     ActionEvent,
@@ -25,16 +30,113 @@ from supervisor.events.step_events import (
 )
 from supervisor.records import NAN
 from supervisor.report.facts.crash_report import AttemptFacts, Incident
-from supervisor.report.facts.event_words import corruption_sentence
 from supervisor.report.facts.figures import clock, moment, number, show
 from supervisor.report.facts.run_data import RunData
-from supervisor.report.incidents.bad_samples import samples_behind
-from supervisor.report.incidents.collapse import is_confirmed, is_still_collapsed, latents_at_end
+from supervisor.report.facts.step_table import Floats
+from supervisor.report.facts.timeline import corruption_sentence
 from supervisor.report.incidents.ending import ends_nonfinite, stays_high
-from supervisor.report.incidents.evidence import numerical_evidence
-from supervisor.report.incidents.incident_sentence import TOLD_WHOLE, numerical_sentence
+from supervisor.report.incidents.evidence import numerical_evidence, samples_behind
 from supervisor.report.incidents.process_incident import process_incident
-from supervisor.storage.journal.treatments import PROTECTIVE
+from supervisor.storage.journal.events import PROTECTIVE
+
+CONFIRMED = "red"
+
+
+def is_confirmed(event: AlertEvent) -> bool:
+    """Says whether an alert is that of a collapse that has persisted (level red)."""
+    return event.metadata.get("level") == CONFIRMED
+
+
+def is_still_collapsed(run_data: RunData, event: AlertEvent) -> bool:
+    """Says whether a value that the alert named lies below its line at the end of the run.
+
+    False for an alert without lines: then the losses after it decide.
+    """
+    lines = event.metadata.get("lines")
+    if not isinstance(lines, Mapping):
+        return False
+    courses = run_data.courses
+    named = event.metadata.get("indicators")
+    return any(
+        name in courses and courses[name].last < number(line)
+        for name, line in lines.items()
+        if isinstance(named, Mapping) and name in named
+    )
+
+
+def latents_at_end(run_data: RunData) -> tuple[str, ...]:
+    """Returns one sentence with the last values of the latents; nothing if none were observed."""
+    courses = run_data.courses
+    told = [
+        f"{name} {show(courses[name].last)}"
+        for name in ("kl", "latent_variance", "active_units")
+        if name in courses
+    ]
+    return (f"The last values of the latents: {', '.join(told)}.",) if told else ()
+
+
+USUAL_STEPS = 50
+_WORDS = {
+    "nonfinite_loss": "the loss became NaN or infinite",
+    "nonfinite_gradient": "the gradient became NaN or infinite",
+    "loss_spike": "the loss or the gradient jumped",
+    "divergence": "the loss diverged",
+    "instability": "the loss left its course and came back, twice",
+    "reward_fall": "the reward fell from the best of the run",
+    "loss_scale_collapse": "the loss scale collapsed",
+    "collapse": "the model collapsed",
+    "dead_units": "units of the model died",
+    "plateau": "the training stopped improving",
+    "learning_rate": "the learning rate went wrong",
+    "resources": "resources ran short",
+    "corruption": "memory or the device was at fault",
+    "numerical": "the signs of a coming crash were strong",
+}
+TOLD_WHOLE = frozenset({"loss_spike", "divergence", "learning_rate"})
+"""Of these, the sentence about a figure (`codes.Subject`) says everything."""
+
+
+def numerical_sentence(
+    run_data: RunData, *, key: str, step: int, attempt: int | None, said: str, is_whole: bool
+) -> str:
+    """Returns what happened at `step`, with its figures.
+
+    Args:
+        run_data: what was recorded.
+        key: of the trouble, as in the report.
+        step: of its first sign.
+        attempt: in which that was.
+        said: the message of that sign.
+        is_whole: `said` is a whole sentence, about a figure.
+    """
+    leap = _leap(run_data, step, attempt) if key == "loss_spike" else ""
+    if leap:
+        return f"At step {step} {leap}."
+    said = said[:1].lower() + said[1:]
+    if is_whole:
+        return f"At step {step} {said}."
+    words = _WORDS.get(key, key.replace("_", " "))
+    return f"At step {step} {words}{f': {said}' if said else ''}."
+
+
+def _leap(run_data: RunData, step: int, attempt: int | None) -> str:
+    """What jumped at `step`, and from where; empty if neither loss nor gradient stands out."""
+    rows = run_data.steps.of_attempt(attempt)
+    before, at = rows.take(rows.step < step), rows.take(rows.step == step)
+    for name, values, now in (
+        ("loss", before.loss, at.loss),
+        ("gradient norm", before.grad_norm, at.grad_norm),
+    ):
+        usual = _usual(values)
+        if usual is not None and len(now) and is_leap(float(now[-1]), usual):
+            return f"the {name} jumped to {show(float(now[-1]))}, from the usual {show(usual)}"
+    return ""
+
+
+def _usual(values: Floats) -> float | None:
+    known = values[np.isfinite(values)][-USUAL_STEPS:]
+    return float(np.median(known)) if len(known) else None
+
 
 CLUSTER_STEPS = 50
 CONSEQUENCE_STEPS = 10

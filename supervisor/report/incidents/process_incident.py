@@ -9,9 +9,9 @@ from supervisor.codes import ExitCause, ExitSign
 from supervisor.events.run_events import HangDetected
 from supervisor.report.facts.attempts import first_exit
 from supervisor.report.facts.crash_report import AttemptFacts, Incident
-from supervisor.report.facts.event_words import EXITS
 from supervisor.report.facts.figures import clock, integer, moment, show
 from supervisor.report.facts.run_data import RunData
+from supervisor.report.facts.timeline import EXITS
 from supervisor.report.incidents.evidence import process_evidence
 
 DISK_REFUSALS = {

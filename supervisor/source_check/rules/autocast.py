@@ -7,11 +7,15 @@ import re
 from collections.abc import Iterator
 
 from supervisor.source_check.events import Moment, training_of
-from supervisor.source_check.names import last_name
-from supervisor.source_check.operations import LOSSES, operation_of, operations
-from supervisor.source_check.regions import autocast_switch, under_autocast
+from supervisor.source_check.operations import (
+    LOSSES,
+    autocast_switch,
+    operation_of,
+    operations,
+    under_autocast,
+)
 from supervisor.source_check.rule import Rule
-from supervisor.source_check.scope import place
+from supervisor.source_check.scope import last_name, place
 from supervisor.source_check.source import Source
 from supervisor.source_check.values import definitions, ingredients, sole_origin
 

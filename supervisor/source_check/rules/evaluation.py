@@ -7,10 +7,9 @@ from collections.abc import Iterable, Iterator
 
 from supervisor.source_check.course import course_of
 from supervisor.source_check.events import Moment
-from supervisor.source_check.names import dotted, last_name
-from supervisor.source_check.regions import without_gradients
+from supervisor.source_check.operations import without_gradients
 from supervisor.source_check.rule import Rule
-from supervisor.source_check.scope import Scope
+from supervisor.source_check.scope import Scope, dotted, last_name
 from supervisor.source_check.source import Source
 
 _GRADIENT_SWITCHES = frozenset(

@@ -8,11 +8,15 @@ from collections.abc import Iterator
 
 from supervisor.source_check.course import course_of
 from supervisor.source_check.events import Moment, training_of
-from supervisor.source_check.names import dotted
-from supervisor.source_check.operations import RELAYS, keyword_of, operation_of, operations
-from supervisor.source_check.regions import is_inference_code
+from supervisor.source_check.operations import (
+    RELAYS,
+    is_inference_code,
+    keyword_of,
+    operation_of,
+    operations,
+)
 from supervisor.source_check.rule import Rule
-from supervisor.source_check.scope import Scope
+from supervisor.source_check.scope import Scope, dotted
 from supervisor.source_check.source import Source, kept_for_file, kept_meanwhile
 from supervisor.source_check.values import (
     full_name,

@@ -7,10 +7,9 @@ from collections.abc import Iterator
 
 from supervisor.source_check.course import calling, course_of
 from supervisor.source_check.events import Moment, training_of
-from supervisor.source_check.names import dotted
 from supervisor.source_check.operations import keyword_of
 from supervisor.source_check.rule import Rule
-from supervisor.source_check.scope import Scope
+from supervisor.source_check.scope import Scope, dotted
 from supervisor.source_check.source import Source, contradicts
 from supervisor.source_check.values import is_torch
 

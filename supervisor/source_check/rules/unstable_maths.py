@@ -7,18 +7,18 @@ from collections.abc import Iterator
 
 from supervisor.source_check.course import course_of, is_of_training
 from supervisor.source_check.events import Moment
-from supervisor.source_check.names import dotted, last_name
 from supervisor.source_check.operations import (
     RELAYS,
     Operation,
     is_literal,
+    is_trained_code,
     operation_behind,
     operation_of,
     operations,
     value_behind,
 )
-from supervisor.source_check.regions import is_trained_code
 from supervisor.source_check.rule import Rule
+from supervisor.source_check.scope import dotted, last_name
 from supervisor.source_check.source import Source, kept_meanwhile
 from supervisor.source_check.values import full_name, ingredients, origins
 

@@ -1,7 +1,11 @@
-"""Makes cases from a run's journal: one for each verified treatment, crash and restart."""
+"""Makes cases from a run's journal: one for each verified treatment, crash and restart.
+
+Copies the library's cases into the run directory, for its workers (`CaseMemory`).
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from datetime import datetime
@@ -11,12 +15,19 @@ from typing import Any
 import numpy as np
 
 from supervisor.codes import ActionOutcome, Cause, ExitCause, ExitSign
-from supervisor.errors import RunDirectoryError
+from supervisor.errors import RunDirectoryError, SupervisorError
 from supervisor.events.event import JournalEvent, of_kind
 from supervisor.events.run_events import GaveUp, RestartEvent, RunFinished, WorkerExited
 from supervisor.events.step_events import ActionEvent, AlertEvent, RiskEvent
-from supervisor.storage.cases.case import LOOK_BACK_STEPS, OUTCOMES, Case, signature
+from supervisor.storage.cases.case_advisor import (
+    LOOK_BACK_STEPS,
+    MAX_CASES,
+    OUTCOMES,
+    Case,
+    signature,
+)
 from supervisor.storage.cases.cases import CaseLibrary
+from supervisor.storage.files.private_files import write_json
 from supervisor.storage.journal.events import read_journal
 from supervisor.storage.run.run_state import load_run_state
 from supervisor.storage.run.rundir import RunDirectory
@@ -169,3 +180,20 @@ def _unix(event: JournalEvent) -> float:
         return datetime.fromisoformat(event.time).timestamp()
     except ValueError:
         return 0.0
+
+
+def keep_memory(rundir: RunDirectory) -> str | None:
+    """Copies the library into the run directory; returns why that failed, or None.
+
+    A missing library counts as empty. Called by the parent only, so that workers need no SQLite.
+    """
+    try:
+        cases: Sequence[Case] = CaseLibrary().newest(MAX_CASES)
+        problem = None
+    except SupervisorError as error:
+        cases, problem = (), str(error)
+    try:
+        write_json(rundir.cases, [dataclasses.asdict(case) for case in cases])
+    except OSError as error:
+        return f"{rundir.cases}: {error.strerror or error}"
+    return problem

@@ -16,7 +16,7 @@ from typing import Any
 
 from supervisor.errors import SupervisorError
 from supervisor.records import plain
-from supervisor.storage.cases.case import OUTCOMES, Case
+from supervisor.storage.cases.case_advisor import OUTCOMES, Case
 from supervisor.storage.files.private_files import make_private
 
 _PATIENCE_S = 30.0

@@ -17,13 +17,13 @@ from typing import Any
 
 from supervisor.errors import CheckpointDamaged, CheckpointError
 from supervisor.settings import CheckpointSettings
-from supervisor.storage.checkpoints.checkpoint_reading import (
+from supervisor.storage.checkpoints.checkpoint_files import (
     find_checkpoints,
     is_folder,
     read_manifest,
+    stage,
     verify,
 )
-from supervisor.storage.checkpoints.disk_room import DiskRoom
 from supervisor.storage.checkpoints.manifest import (
     MANIFEST,
     Checkpoint,
@@ -32,12 +32,15 @@ from supervisor.storage.checkpoints.manifest import (
     step_of,
     to_manifest,
 )
-from supervisor.storage.checkpoints.retention import ripening, superfluous, superfluous_abandoned
-from supervisor.storage.checkpoints.staging import stage
-from supervisor.storage.files import aside
+from supervisor.storage.checkpoints.retention import (
+    DiskRoom,
+    ripening,
+    superfluous,
+    superfluous_abandoned,
+)
+from supervisor.storage.files import file_system as aside
 from supervisor.storage.files.file_system import FileSystem
-from supervisor.storage.files.private_files import make_private
-from supervisor.storage.files.refusals import told_refusals
+from supervisor.storage.files.private_files import make_private, told_refusals
 
 __all__ = ["Checkpoint", "CheckpointRing", "FileSum", "FileSystem", "OnRejected"]
 

@@ -12,7 +12,7 @@ import xxhash
 
 from supervisor.errors import CheckpointDamaged
 from supervisor.records import plain
-from supervisor.storage.files.line_file import parse_json
+from supervisor.storage.files.json_files import parse_json
 
 MANIFEST = "manifest.json"
 _FORMAT = "training-supervisor checkpoint 1"

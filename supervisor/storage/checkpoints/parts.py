@@ -17,6 +17,7 @@ from typing import Any
 
 from supervisor.errors import CheckpointDamaged, CheckpointError
 from supervisor.ranks import LEAD_RANK
+from supervisor.storage.checkpoints.checkpoint_files import stage
 from supervisor.storage.checkpoints.manifest import (
     MANIFEST,
     Checkpoint,
@@ -24,8 +25,7 @@ from supervisor.storage.checkpoints.manifest import (
     folder_name,
     from_manifest,
 )
-from supervisor.storage.checkpoints.staging import stage
-from supervisor.storage.files import aside
+from supervisor.storage.files import file_system as aside
 from supervisor.storage.files.file_system import FileSystem
 from supervisor.storage.files.private_files import make_private
 

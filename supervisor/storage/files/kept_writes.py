@@ -16,7 +16,7 @@ from errno import EDQUOT, ENOSPC
 from pathlib import Path
 from typing import Protocol
 
-from supervisor.storage.files.line_file import LineFile
+from supervisor.storage.files.json_files import LineFile
 from supervisor.storage.files.private_files import open_private, write_private
 
 KEPT_BYTES = 64 << 20

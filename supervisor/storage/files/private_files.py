@@ -1,23 +1,32 @@
-"""Files that only their owner can read, written completely or not at all."""
+"""Files that only their owner can read, written completely or not at all.
+
+Python's functions for files, as they were before a worker patches them.
+
+The patches follow the script's files. What the supervisor itself opens, renames, removes and makes
+goes past them, through these.
+
+Memory that the processes of one machine share, in a file. Turns refusals of the operating system
+into errors that tell the user what to do.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import json
+import mmap
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
+from supervisor.errors import CheckpointError
 from supervisor.records import plain
-from supervisor.storage.files.originals import (
-    own_mkdir,
-    own_open,
-    own_os_open,
-    own_rename,
-    own_replace,
-    own_unlink,
-)
+
+own_open, own_os_open = open, os.open
+own_rename, own_replace, own_link = os.rename, os.replace, os.link
+own_unlink, own_mkdir = os.unlink, os.mkdir
+
 
 _REPLACES_NOTHING = (errno.EEXIST, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 """What some file systems in user space answer to a rename over an existing name."""
@@ -111,3 +120,48 @@ def replaces_names(folder: Path) -> bool:
 def write_json(path: Path, value: Any, *, durable: bool = False) -> None:
     """Writes `value` (records included) as indented JSON; NaN and infinities as such."""
     write_private(path, json.dumps(plain(value), indent=2) + "\n", durable=durable)
+
+
+def map_shared(path: Path, size: int) -> mmap.mmap:
+    """Maps a file of at least `size` bytes, made with zeros by the first who asks.
+
+    Raises:
+        OSError: it cannot be created or mapped.
+    """
+    make_private(path.parent)
+    descriptor = own_os_open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        reserve(descriptor, size)
+        return mmap.mmap(descriptor, size)
+    finally:
+        os.close(descriptor)
+
+
+def reserve(descriptor: int, size: int) -> None:
+    """Grows a file to at least `size` bytes that have room: a store into a mapped page for which
+    the disk has none would kill the process (SIGBUS).
+
+    Raises:
+        OSError: the disk refuses.
+    """
+    try:
+        os.posix_fallocate(descriptor, 0, size)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+            raise
+        held = os.fstat(descriptor).st_size
+        if held < size:
+            os.pwrite(descriptor, bytes(size - held), held)
+
+
+@contextlib.contextmanager
+def told_refusals(where: Path) -> Iterator[None]:
+    """Turns an OSError within it into a `CheckpointError` that names `where`."""
+    try:
+        yield
+    except OSError as error:
+        what = error.strerror or str(error)
+        raise CheckpointError(
+            f"{where}: {what}: see that the disk has room, and may be read and written; "
+            "older checkpoints are untouched"
+        ) from error

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from supervisor.events.event import JournalEvent
 from supervisor.events.parsing import parse_event
+from supervisor.storage.files.json_files import parse_line
 from supervisor.storage.files.kept_writes import KEPT
-from supervisor.storage.files.line_file import parse_line
 from supervisor.storage.files.private_files import make_private
 from supervisor.storage.journal.events import line_of
 from supervisor.storage.run.rundir import RunDirectory

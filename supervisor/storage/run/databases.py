@@ -15,10 +15,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from supervisor.storage.files.complete_list import CompleteList
-from supervisor.storage.run.kept_versions import COPIED_BYTES, copy_private
 from supervisor.storage.run.rundir import RunDirectory
-from supervisor.storage.run.set_aside import SetAside
+from supervisor.storage.script_files.file_lists import CompleteList
+from supervisor.storage.script_files.set_aside import COPIED_BYTES, SetAside, copy_private
 
 SQLITE = ("", "-journal", "-wal", "-shm")
 """What the names of one SQLite database end with; the last one is memory that its users share."""

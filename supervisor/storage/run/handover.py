@@ -21,8 +21,8 @@ from typing import Any
 
 import xxhash
 
+from supervisor.storage.files.json_files import parse_line
 from supervisor.storage.files.kept_writes import KEPT_BYTES, KeptWrite
-from supervisor.storage.files.line_file import parse_line
 
 _HEAD = struct.Struct("<QQQ")
 _COUNT = struct.Struct("<Q")

@@ -1,10 +1,17 @@
-"""``run.json``: what was run, where, with what, and in which state it is."""
+"""``run.json``: what was run, where, with what, and in which state it is.
+
+The versions that a run or checkpoint was made with, found without importing torch. The parent's
+orders to each new attempt's workers, in ``orders/attempt_<n>.json``.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
+import platform
+import re
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,14 +22,53 @@ from typing import Any
 import psutil
 import xxhash
 
+from supervisor import version
 from supervisor.masking import mask_command
 from supervisor.ranks import RankLaunch
-from supervisor.records import plain
+from supervisor.records import WorkerOrder, plain
+from supervisor.storage.files.json_files import load_record, parse_json, save_record
 from supervisor.storage.files.kept_writes import KEPT
-from supervisor.storage.files.line_file import parse_json
-from supervisor.storage.files.record_file import load_record
-from supervisor.storage.files.versions import current_versions
 from supervisor.storage.run.rundir import RunDirectory
+
+NEWEST_TRIED = {"python": (3, 13), "torch": (2, 14)}
+"""The newest that the whole suite ran with (docs/versions.md)."""
+_NAMES = {"python": "Python", "torch": "torch"}
+
+
+@functools.lru_cache(maxsize=1)
+def current_versions() -> dict[str, str]:
+    """Returns the versions of Python, torch and this package; "none" for what is not installed."""
+    from importlib import metadata  # late: whoever only reads a run does without, which is 18 ms
+
+    try:
+        torch = metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        torch = "none"
+    return {
+        "python": platform.python_version(),
+        "torch": torch,
+        "supervisor": version.__version__,
+    }
+
+
+def untried_versions(versions: Mapping[str, str]) -> str:
+    """Returns a line about what is newer than any that was tried; empty if nothing is.
+
+    Args:
+        versions: see `current_versions`.
+    """
+    newer = [
+        f"{_NAMES[name]} {versions[name]} (tried up to {'.'.join(map(str, newest))})"
+        for name, newest in NEWEST_TRIED.items()
+        if tuple(map(int, re.findall(r"\d+", versions[name])[:2])) > newest
+    ]
+    if not newer:
+        return ""
+    return (
+        f"not tried with {' and '.join(newer)}: a resume is called exact only if looks into this "
+        "interpreter find what is known to be there"
+    )
+
 
 RUN_KINDS = ("script", "function", "module")
 RUN_STATES = ("running", "completed", "gave_up", "interrupted", "failed")
@@ -178,3 +224,22 @@ def has_live_parent(state: RunState) -> bool:
 def utc_now() -> str:
     """Returns the time as in ``run.json``: ISO 8601, UTC, whole seconds."""
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+def save_order(rundir: RunDirectory, order: WorkerOrder) -> None:
+    """Writes the order of its attempt; called by the parent before it starts the workers.
+
+    Raises:
+        OSError: the disk refuses.
+    """
+    save_record(rundir.order(order.attempt), order)
+
+
+def load_order(rundir: RunDirectory, attempt: int) -> WorkerOrder:
+    """Returns the order of an attempt; called by each worker at its start.
+
+    Raises:
+        RunDirectoryError: it is missing or damaged.
+    """
+    help_text = "start workers with `supervisor run` or `supervisor resume`, not by hand"
+    return load_record(rundir.order(attempt), WorkerOrder, help_text=help_text)

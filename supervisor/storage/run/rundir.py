@@ -1,12 +1,25 @@
-"""Every path of a run directory, in one place."""
+"""Every path of a run directory, in one place.
+
+A folder for a run that was given none.
+
+Files into which the terminals of a run's parents go (`supervisor run ... > log.txt`).
+
+What stands there was printed: it is no state of the script, though it changes while it runs.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import hashlib
+import json
 import os
+import stat
+import time
 from pathlib import Path
 
-from supervisor.storage.files.private_files import make_private
+from supervisor.errors import UsageError
+from supervisor.storage.files.private_files import make_private, write_private
 
 
 class RunDirectory:
@@ -179,3 +192,62 @@ class RunDirectory:
     def holds(self, path: Path) -> bool:
         """Whether `path` lies in the directory, also when symbolic links are followed."""
         return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(self.root))
+
+
+def new_run_directory(name: str, folder: Path = Path("runs")) -> Path:
+    """Creates `folder/name-TIME`, with a number behind it if taken: launches never share one.
+
+    Raises:
+        UsageError: it cannot be made.
+    """
+    path = folder / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    try:
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        number, free = 1, path
+        while not _made(free):
+            number += 1
+            free = path.with_name(f"{path.name}-{number}")
+        return free
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}: give a --run-dir that can be made") from error
+
+
+def _made(path: Path) -> bool:
+    """Creates the folder; False if the name is taken, even by a simultaneous launch."""
+    try:
+        path.mkdir(mode=0o700)
+    except FileExistsError:
+        return False
+    return True
+
+
+def note_terminal(rundir: RunDirectory) -> None:
+    """Called by each parent of a run as it begins, on every node; a refusing disk is ignored."""
+    with contextlib.suppress(OSError):
+        found = sorted({path for number in (1, 2) if (path := _file_of(number))})
+        if found:
+            name = hashlib.sha256("\n".join(found).encode()).hexdigest()[:16]
+            write_private(rundir.make(rundir.terminals) / f"{name}.json", json.dumps(found))
+
+
+def terminal_files(root: str) -> set[str]:
+    """Returns the real paths of those of all parents that the run has had.
+
+    Args:
+        root: path of the run directory.
+    """
+    found: set[str] = set()
+    for path in RunDirectory(Path(root)).terminals.glob("*.json"):
+        with contextlib.suppress(OSError, ValueError):
+            found.update(map(str, json.loads(path.read_text())))
+    return found
+
+
+def _file_of(number: int) -> str:
+    """Returns the regular file that a descriptor of this process is; empty if it is none."""
+    try:
+        if stat.S_ISREG(os.fstat(number).st_mode):
+            return os.readlink(f"/proc/self/fd/{number}")
+    except OSError:
+        pass
+    return ""

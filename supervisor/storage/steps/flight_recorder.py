@@ -19,10 +19,8 @@ from pathlib import Path
 from supervisor.errors import RunDirectoryError
 from supervisor.records import StepRecord
 from supervisor.storage.files.kept_writes import KEPT, KEPT_BYTES, KeptWrite
-from supervisor.storage.files.mapped_file import reserve
-from supervisor.storage.files.private_files import make_private, write_json
+from supervisor.storage.files.private_files import make_private, reserve, write_json
 from supervisor.storage.steps.flight_reader import FlightReader, read_steps
-from supervisor.storage.steps.more_values import MAX_NAMES, MoreValues, more_path
 from supervisor.storage.steps.step_rows import (
     ANNOUNCED,
     BEGINS_TRAINING,
@@ -33,6 +31,7 @@ from supervisor.storage.steps.step_rows import (
     IN_ENVIRONMENT,
     LOSS_SEEN,
     MAGIC,
+    MAX_NAMES,
     OBSERVED_SHIFT,
     OBSERVED_SLOTS,
     OTHERS_TRAINED,
@@ -45,7 +44,9 @@ from supervisor.storage.steps.step_rows import (
     STEP_DTYPE,
     UPDATE_SKIPPED,
     VERSION,
+    MoreValues,
     columns_path,
+    more_path,
 )
 
 __all__ = [

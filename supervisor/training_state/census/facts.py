@@ -15,17 +15,23 @@ import numpy as np
 import torch
 import xxhash
 
-from supervisor.training_state.census.frame_variables import FRAMES
-from supervisor.training_state.census.inside_containers import key_name
-from supervisor.training_state.census.inside_functions import is_cache
-from supervisor.training_state.census.lazy_modules import is_module, own_variables
-from supervisor.training_state.census.memory_facts import is_memory, memory_fact
+from supervisor.training_state.census.inside_containers import (
+    SCALARS,
+    added_in_order,
+    content,
+    key_name,
+)
+from supervisor.training_state.census.inside_objects import FRAMES, is_cache
 from supervisor.training_state.census.place import Place
-from supervisor.training_state.census.plain_containers import SCALARS, added_in_order, content
-from supervisor.training_state.census.python_iterators import is_iterator, position
 from supervisor.training_state.census.single_values import (
     SINGLE,
     SINGLE_KINDS,
+    is_iterator,
+    is_memory,
+    is_module,
+    memory_fact,
+    own_variables,
+    position,
     single,
     single_of,
 )

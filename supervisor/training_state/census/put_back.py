@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from supervisor.training_state.census.comparison import Difference
+from supervisor.training_state.census.census import Difference
 from supervisor.training_state.census.facts import (
     holds_generator_state,
     is_generator,
@@ -22,11 +22,15 @@ from supervisor.training_state.census.facts import (
     value_of,
     wants_gradient,
 )
-from supervisor.training_state.census.memory_facts import put_memory_back
+from supervisor.training_state.census.inside_containers import (
+    added_in_order,
+    is_plain,
+    is_shared,
+    share_again,
+    shared,
+)
 from supervisor.training_state.census.place import Place
-from supervisor.training_state.census.plain_containers import added_in_order, is_plain
-from supervisor.training_state.census.shared_parts import is_shared, share_again, shared
-from supervisor.training_state.census.single_values import member_of
+from supervisor.training_state.census.single_values import member_of, put_memory_back
 from supervisor.training_state.plain_form import as_in_code
 
 _EMPTY = re.compile(r"(list|dict|deque|OrderedDict) of \d+( by \w+)?$")

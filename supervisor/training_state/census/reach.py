@@ -2,26 +2,124 @@
 
 Containers, objects of the script and of libraries, modules, closures, generators and iterators are
 entered; torch's own objects only where they belong to data loading, schedules and DDP's hooks.
+
+Which function lists what lies in a value, by its type.
 """
 
 from __future__ import annotations
 
 import collections
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any
+import contextvars
+import functools
+import threading
+import types
+import weakref
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from supervisor.errors import pass_on
-from supervisor.training_state.census.entries import Entry, find_entry
 from supervisor.training_state.census.inside_containers import (
+    SCALARS,
+    is_plain,
+    of_array,
     of_dict,
     of_sequence,
     of_set,
+    of_weak,
     passed_over,
 )
-from supervisor.training_state.census.inside_functions import of_variables
-from supervisor.training_state.census.left_out import CALLED_BY_NAME, SHOWN
-from supervisor.training_state.census.place import Place
-from supervisor.training_state.census.plain_containers import SCALARS, is_plain
+from supervisor.training_state.census.inside_objects import (
+    CACHE,
+    METHODS_IN_C,
+    attributes,
+    held_in_c,
+    holds_in_c,
+    of_async_generator,
+    of_cache,
+    of_class,
+    of_context,
+    of_function,
+    of_generator,
+    of_iterator,
+    of_method,
+    of_method_in_c,
+    of_module_object,
+    of_partial,
+    of_thread,
+    of_variables,
+    of_view,
+    of_wrapper,
+)
+from supervisor.training_state.census.inside_process import (
+    HANDLES,
+    of_coroutine,
+    of_derived,
+    of_handle,
+    of_loader,
+    of_module,
+    of_optimizer,
+    of_process,
+    of_tensor,
+)
+from supervisor.training_state.census.place import CALLED_BY_NAME, SHOWN, Place, is_entered
+from supervisor.training_state.census.single_values import ITERATORS, SINGLE
+from supervisor.training_state.user_code import is_users_class
+
+Entry: TypeAlias = Callable[[str, Any], Iterable[Place]]
+
+
+def find_entry(kind: type) -> Entry | None:
+    """Returns None for what is not entered."""
+    if issubclass(kind, (np.generic, *SINGLE)) or str(kind.__module__).startswith("pathlib"):
+        return None
+    for kinds, entry in (
+        ((list, tuple, collections.deque), of_sequence),
+        ((dict,), of_dict),
+        ((set, frozenset), of_set),
+        ((torch.Tensor,), of_tensor),
+        ((nn.Module,), of_module),
+        ((torch.optim.Optimizer,), of_optimizer),
+        ((_MultiProcessingDataLoaderIter,), of_loader),
+        ((types.ModuleType,), of_module_object),
+        ((types.FunctionType,), of_function),
+        ((types.MethodType,), of_method),
+        ((staticmethod, classmethod), of_wrapper),
+        ((functools.partial,), of_partial),
+        ((types.GeneratorType,), of_generator),
+        ((types.CoroutineType,), of_coroutine),
+        ((types.AsyncGeneratorType,), of_async_generator),
+        (METHODS_IN_C, of_method_in_c),
+        ((np.ndarray,), of_array),
+        ((memoryview,), of_view),
+        ((contextvars.ContextVar,), of_context),
+        ((threading.local,), of_thread),
+        ((weakref.WeakKeyDictionary, weakref.WeakValueDictionary), of_weak),
+        ((CACHE,), of_cache),
+        (HANDLES, of_handle),
+        ((type,), of_class),
+    ):
+        if issubclass(kind, kinds):
+            return entry
+    if kind in ITERATORS:
+        return of_iterator
+    if own := of_process(kind):
+        return own
+    if not is_entered(kind):
+        return of_derived if is_users_class(kind) else None
+    if kind.__dictoffset__ or any("__slots__" in vars(one) for one in kind.__mro__):
+        return _all_of if holds_in_c(kind) else attributes
+    return held_in_c if holds_in_c(kind) else None
+
+
+def _all_of(path: str, value: Any) -> Iterator[Place]:
+    yield from attributes(path, value)
+    yield from held_in_c(path, value)
+
 
 COUNT_LIMIT = 50_000
 """Objects that are entered; at 1 to 2 us each a tenth of a second."""

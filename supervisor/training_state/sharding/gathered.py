@@ -1,4 +1,8 @@
-"""The states of all ranks, joined to one that no number of ranks is in any more."""
+"""The states of all ranks, joined to one that no number of ranks is in any more.
+
+The names of parameters without those of the wrappers around them. Reads the states of ranks out of
+a checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +13,38 @@ from typing import Any
 
 import torch
 
-from supervisor.errors import CheckpointError
-from supervisor.training_state.comparison import first_difference
-from supervisor.training_state.sharding.names import unique_names
+from supervisor.errors import CheckpointDamaged, CheckpointError
+from supervisor.ranks import LEAD_RANK, RankPlace
+from supervisor.storage.checkpoints.checkpoints import Checkpoint
+from supervisor.storage.checkpoints.parts import part_of, ranks_of
+from supervisor.training_state.replicas import with_replicated
+from supervisor.training_state.state import digest, read_state
+from supervisor.training_state.tensors import first_difference
+
+_WRAPPERS = frozenset({"module", "_orig_mod", "_checkpoint_wrapped_module"})
+"""What DistributedDataParallel, torch.compile and activation checkpointing put into names."""
+
+
+def canonical(name: str) -> str:
+    """Returns the name that a tensor has in the model itself: ``module.0.weight`` is ``0.weight``.
+
+    A script wraps its model for several ranks, and not for one.
+    """
+    return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
+
+
+def unique_names(optimizer: str, owners: Sequence[str]) -> list[str]:
+    """Returns a name for each parameter of an optimizer, the same for any number of ranks.
+
+    Args:
+        optimizer: its name in the registry.
+        owners: of its parameters, as `find_owners` tells them.
+    """
+    names = [canonical(owner) for owner in owners]
+    if "" in names or len(set(names)) != len(names):
+        return [f"{optimizer}#{index}" for index in range(len(names))]
+    return names
+
 
 State = Mapping[str, Any]
 
@@ -222,3 +255,47 @@ def assemble(
     if not bool((times == 1).all()):
         raise CheckpointError(f"{path}: the parts of all ranks do not make up the whole tensor")
     return whole
+
+
+def read_rank_state(checkpoint: Checkpoint, place: RankPlace) -> dict[str, Any]:
+    """Returns the state of the rank at `place`, with what it shares with the first rank.
+
+    Raises:
+        CheckpointError: it cannot be read, or another number of ranks has saved it.
+    """
+    part = part_of(checkpoint, place.rank, place.world_size)
+    state = read_state(part.path)
+    if not place.leads:
+        first = read_state(part_of(checkpoint, LEAD_RANK, place.world_size).path)
+        state = with_replicated(state, first)
+    return state
+
+
+def read_all_ranks(checkpoint: Checkpoint) -> list[dict[str, Any]]:
+    """Returns the states of all ranks that saved a checkpoint, in their order, each checked.
+
+    Raises:
+        CheckpointError: one of them cannot be read.
+        CheckpointDamaged: one is not what was copied.
+    """
+    count = ranks_of(checkpoint)
+    states = []
+    for rank in range(count):
+        place = RankPlace(rank=rank, world_size=count)
+        states.append(read_rank_state(checkpoint, place))
+        check_digest(part_of(checkpoint, rank, count), states[-1])
+    return states
+
+
+def check_digest(part: Checkpoint, state: dict[str, Any]) -> None:
+    """Checks that what was read is what lay in memory when the checkpoint was made.
+
+    Raises:
+        CheckpointDamaged: it changed before it was written, as in a faulty memory.
+    """
+    stated = part.meta.get("digest")
+    if stated is not None and digest(state) != stated:
+        raise CheckpointDamaged(
+            f"{part.path}: its state is not the one that was copied: use an older checkpoint, and "
+            "check this machine's memory"
+        )

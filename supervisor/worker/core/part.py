@@ -3,6 +3,8 @@
 The moments are rare: the start, the boundary between two steps, a save, the arrival of a resume,
 the end. What happens within a forward, a backward or an update is written out in the two drivers,
 the live run's and the replay's (docs/design/house.md).
+
+What answers a subject's own patches: one in a live run, another in a replay.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from supervisor.events.state_events import Resumed
 
@@ -156,3 +158,24 @@ def _new(known: Mapping[str, Any], added: Mapping[str, Any]) -> Mapping[str, Any
     if twice := known.keys() & added.keys():
         raise KeyError(f"two parts save {', '.join(sorted(twice))}")
     return added
+
+
+S = TypeVar("S")
+
+
+class Sides(Generic[S]):
+    """A subject's two answers: the replay's until it has arrived, then the live run's.
+
+    Attributes:
+        now: who answers.
+    """
+
+    __slots__ = ("_live", "now")
+
+    def __init__(self, live: S, replay: S | None = None) -> None:
+        self.now = live if replay is None else replay
+        self._live = live
+
+    def goes_live(self) -> None:
+        """The replay has arrived, or could not."""
+        self.now = self._live

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from supervisor.errors import pass_on
 from supervisor.events.state_events import WarningEvent
 from supervisor.storage.journal.journal import Journal
+from supervisor.worker.core.boundaries import BoundarySchedule
+from supervisor.worker.core.error_barrier import Breaker, ErrorBarrier
 from supervisor.worker.core.part import Arrived, Ended, Part, SavePoint
-from supervisor.worker.ground.boundary_schedule import BoundarySchedule
-from supervisor.worker.ground.error_barrier import Breaker, ErrorBarrier
 
 
 class Parts:

@@ -15,12 +15,10 @@ from typing import Any
 
 import torch
 
-from supervisor.training_state.bounds.batch import TensorCase
-from supervisor.training_state.bounds.comparison import WEIGHT, reach
-from supervisor.training_state.bounds.rounding import Rounding
 from supervisor.training_state.snapshot import Snapshot
-from supervisor.worker.corruption.claims import FEW, GROWN, SMALLEST
-from supervisor.worker.corruption.corrupted_tensor import CorruptedTensor
+from supervisor.worker.corruption.comparison import WEIGHT, TensorCase, reach
+from supervisor.worker.corruption.corrupted_tensor import FEW, GROWN, SMALLEST, CorruptedTensor
+from supervisor.worker.corruption.limits import Rounding
 
 ALIKE = 0.9
 """Cosine between an average and its weight: other things that scripts keep for each weight, sums of

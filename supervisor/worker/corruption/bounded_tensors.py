@@ -1,4 +1,7 @@
-"""The parameters of which bounds are claimed: all that is needed for a proof holds."""
+"""The parameters of which bounds are claimed: all that is needed for a proof holds.
+
+What no update can do, whatever its optimizer is.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,42 @@ from typing import Any, NamedTuple
 import torch
 from torch.optim import Optimizer
 
-from supervisor.training_state.bounds.batch import TensorCase
-from supervisor.training_state.bounds.comparison import WEIGHT
-from supervisor.training_state.bounds.limits import Affine, Limits
-from supervisor.training_state.bounds.rounding import Rounding
-from supervisor.training_state.bounds.update_log import UpdateLog
+from supervisor.worker.corruption.comparison import WEIGHT, Breach, TensorCase
 from supervisor.worker.corruption.corrupted_tensor import CorruptedTensor
-from supervisor.worker.corruption.other_rules import wrong_count
+from supervisor.worker.corruption.limits import Affine, Limits, Rounding, UpdateLog
 from supervisor.worker.corruption.update_watch import Versions, WatchedOptimizer
+
+
+def wrong_count(
+    name: str, now: Mapping[str, Any], then: Mapping[str, Any], counts: str, wanted: int
+) -> CorruptedTensor | None:
+    """Returns a counter of updates that is not what it must be."""
+    live, kept = now.get(counts), then.get(counts)
+    if not isinstance(live, torch.Tensor) or not isinstance(kept, torch.Tensor):
+        return None
+    return CorruptedTensor(
+        name=f"{name} {counts}",
+        rule="counter",
+        live=live,
+        kept=torch.full_like(kept, wanted),
+        places=(0,),
+        count=1,
+        bound=float(wanted),
+    )
+
+
+def not_finite(case: TensorCase) -> list[Breach]:
+    """Elements that became NaN or infinite although all gradients were finite."""
+    found: list[Breach] = []
+    for entry in case.now:
+        bad = ~torch.isfinite(case.now[entry]).reshape(-1)
+        count = int(bad.sum())
+        if count and bool(torch.isfinite(case.then[entry]).all()):
+            places = tuple(bad.nonzero().reshape(-1)[:16].tolist())
+            found.append(
+                Breach(entry=entry, rule="not finite", places=places, count=count, bound=math.nan)
+            )
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -9,8 +9,6 @@ import torch
 from torch.optim import Optimizer
 
 from supervisor.by_identity import IdentitySet
-from supervisor.training_state.bounds.batch import suspects
-from supervisor.training_state.bounds.comparison import WEIGHT, Breach, breaches
 from supervisor.training_state.registry import Registry
 from supervisor.training_state.snapshot import Snapshot
 from supervisor.training_state.tensors import outside_autograd
@@ -19,15 +17,14 @@ from supervisor.worker.corruption.bounded_tensors import (
     BoundedTensor,
     LimitsOfKinds,
     bounded_tensor,
+    not_finite,
     read_counts,
 )
-from supervisor.worker.corruption.claims import claimed
-from supervisor.worker.corruption.corrupted_tensor import CorruptedTensor
-from supervisor.worker.corruption.other_rules import not_finite
+from supervisor.worker.corruption.comparison import WEIGHT, Breach, breaches, suspects
+from supervisor.worker.corruption.corrupted_tensor import CorruptedTensor, claimed
 from supervisor.worker.corruption.statistics_check import StatisticsCheck
-from supervisor.worker.corruption.still_weights import StillWeights
+from supervisor.worker.corruption.still_weights import StillWeights, UsualMoves, WeightAndCopy
 from supervisor.worker.corruption.update_watch import UpdateWatch, WatchedOptimizer
-from supervisor.worker.corruption.usual_moves import UsualMoves, WeightAndCopy
 
 
 class StateCheck:

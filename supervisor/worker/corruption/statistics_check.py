@@ -10,17 +10,17 @@ from typing import Any
 import torch
 from torch.nn.modules.batchnorm import BatchNorm1d, BatchNorm2d, BatchNorm3d, _BatchNorm
 
-from supervisor.training_state.bounds.running_statistics import (
-    Followed,
-    followed_mean,
-    followed_variance,
-)
 from supervisor.training_state.registry import Registry
 from supervisor.training_state.snapshot import Snapshot
 from supervisor.worker.corruption.average_check import Bounded
-from supervisor.worker.corruption.claims import FEW, GROWN, SMALLEST
-from supervisor.worker.corruption.corrupted_tensor import CorruptedTensor
-from supervisor.worker.corruption.normalisation_watch import NormalisationWatch, RunningValues
+from supervisor.worker.corruption.corrupted_tensor import FEW, GROWN, SMALLEST, CorruptedTensor
+from supervisor.worker.corruption.normalisation_watch import (
+    Followed,
+    NormalisationWatch,
+    RunningValues,
+    followed_mean,
+    followed_variance,
+)
 
 MEAN, VARIANCE, COUNT = "running_mean", "running_var", "num_batches_tracked"
 _ORDINARY = (BatchNorm1d, BatchNorm2d, BatchNorm3d)

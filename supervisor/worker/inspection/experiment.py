@@ -13,7 +13,7 @@ from supervisor.actions.controls import Controls
 from supervisor.training_state.registry import Registry
 from supervisor.worker.core.part import ALWAYS, Arrived, Ended, Part
 from supervisor.worker.inspection.inspection import Inspection
-from supervisor.worker.interception.patches_order import (
+from supervisor.worker.inspection.patches_experiment import (
     hand_out_in_other_order,
     keep_the_last_batch,
 )

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from supervisor.training_state.user_code import is_library_file
-from supervisor.worker.ground.user_frames import is_users
+from supervisor.worker.script_state.user_frames import is_users
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,13 +14,13 @@ from supervisor.codes import Cause, Severity
 from supervisor.records import Alert, StepRecord
 from supervisor.settings import MistakeSettings
 from supervisor.training_state.registry import Registry
-from supervisor.worker.ground.error_barrier import ErrorBarrier
-from supervisor.worker.ground.run_warnings import RunWarnings
+from supervisor.worker.core.error_barrier import ErrorBarrier
+from supervisor.worker.core.progress import RunWarnings
+from supervisor.worker.judging.dispatcher import AlertTeller
 from supervisor.worker.mistakes.catalogue import KINDS
 from supervisor.worker.mistakes.loss_graph import LossGraph, TooLarge
 from supervisor.worker.mistakes.mistake import ForwardSeen, Mistake, Proof, SeenSoFar
 from supervisor.worker.mistakes.places import script_place
-from supervisor.worker.treatment.alert_teller import AlertTeller
 
 WALKED = frozenset((0, 1, 2, 10, 19))
 """Updates before which the graph is walked."""

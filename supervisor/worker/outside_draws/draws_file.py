@@ -12,8 +12,7 @@ from pathlib import Path
 
 import xxhash
 
-from supervisor.storage.files.originals import own_os_open, own_replace
-from supervisor.storage.files.private_files import make_private
+from supervisor.storage.files.private_files import make_private, own_os_open, own_replace
 
 _HEAD = struct.Struct("<BII")
 SITE, DRAW, TIMES, NUMBERS = 0, 1, 2, 3

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from supervisor.storage.run.databases import DBM, SQLITE, Databases
-from supervisor.worker.ground.interception_state import InterceptionState
+from supervisor.worker.core.interception_state import InterceptionState
 
 
 def watch_databases(

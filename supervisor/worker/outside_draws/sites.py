@@ -16,11 +16,11 @@ CARRIERS = frozenset(
         *(
             f"{__package__}.outside_draws",
             f"{__package__}.sources",
-            "supervisor.worker.interception.patches_random",
+            "supervisor.worker.random_state.patches_random",
         ),
         "supervisor.unwarned",
-        "supervisor.worker.interception.patches_files",
-        "supervisor.worker.interception.patches_process",
+        "supervisor.worker.files.patches_files",
+        "supervisor.worker.process.patches_process",
     }
 )
 """Modules that draw for whoever calls them."""

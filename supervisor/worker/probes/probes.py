@@ -18,12 +18,11 @@ from supervisor.records import Alert
 from supervisor.settings import ProbeSettings
 from supervisor.storage.journal.journal import Journal
 from supervisor.training_state.registry import Registry
+from supervisor.worker.core.budget import Pace
+from supervisor.worker.core.interception_state import InterceptionState, has_compiled
 from supervisor.worker.core.part import Ended, Part
-from supervisor.worker.ground.budget import Pace
-from supervisor.worker.ground.compiled_code import has_compiled
-from supervisor.worker.ground.interception_state import InterceptionState
-from supervisor.worker.interception.patches_looks import look_at_modules
 from supervisor.worker.probes.forward_look import ForwardLook
+from supervisor.worker.probes.patches_looks import look_at_modules
 from supervisor.worker.probes.update_look import UpdateLook
 
 FIGURES = (

@@ -1,4 +1,7 @@
-"""Figures that are still on their device, read together at the end of a look."""
+"""Figures that are still on their device, read together at the end of a look.
+
+A part of a large tensor that stands for all of it.
+"""
 
 from __future__ import annotations
 
@@ -47,3 +50,23 @@ class Readings:
             places.sort(key=lambda place: place[1], reverse=figure not in self._falling)
             del places[5:]
         return {figure: places[0][1] for figure, places in self.places.items()}
+
+
+def strided(tensor: torch.Tensor, limit: int) -> torch.Tensor:
+    """Returns at most `limit` elements, evenly over `tensor`, as one dimension; a view if it can.
+
+    The same for every tensor of a shape, so that a gradient and its second moment fit together.
+    """
+    flat = tensor.detach().reshape(-1)
+    return flat if flat.numel() <= limit else flat[:: -(-flat.numel() // limit)]
+
+
+def rows_of(tensor: torch.Tensor, limit: int) -> torch.Tensor:
+    """Returns the first rows of `tensor` that have at most `limit` elements together; one at least.
+
+    Whole rows, because large activations sit at single positions of a sample.
+    """
+    tensor = tensor.detach()
+    if tensor.numel() <= limit or tensor.dim() == 0:
+        return tensor
+    return tensor[: max(1, limit * tensor.shape[0] // tensor.numel())]

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from supervisor.worker.ground.step_probe import read_number
-from supervisor.worker.probes.strided import strided
+from supervisor.worker.core.step_probe import read_number
+from supervisor.worker.probes.readings import strided
 
 MAX_TENSORS = 128
 """Evenly over the model, first and last among them: stale moments show in the first layers first

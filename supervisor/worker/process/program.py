@@ -1,9 +1,15 @@
-"""Runs the user's program as plain ``python`` would: a script, a function of one, or a module."""
+"""Runs the user's program as plain ``python`` would: a script, a function of one, or a module.
+
+Waits for the script to import torch, so that what it sets before (thread counts, allocator options)
+counts as with plain ``python``.
+"""
 
 from __future__ import annotations
 
 import builtins
 import importlib
+import importlib.abc
+import importlib.machinery
 import importlib.util
 import os
 import runpy
@@ -145,3 +151,47 @@ def _forget_hidden_modules(folder: str) -> None:
         if os.path.isfile(f"{path}.py") or os.path.isfile(os.path.join(path, "__init__.py")):
             for name in [n for n in sys.modules if n == top or n.startswith(f"{top}.")]:
                 del sys.modules[name]
+
+
+class TorchArrival(importlib.abc.MetaPathFinder):
+    """Calls `arrived` once, right after the first import of torch is complete.
+
+    A mere question whether torch is there (``importlib.util.find_spec``, as many libraries ask at
+    their own import) does not count.
+    """
+
+    def __init__(self, arrived: Callable[[], None]) -> None:
+        self._arrived = arrived
+        self._is_asking = False
+
+    def install(self) -> None:
+        if "torch" in sys.modules:
+            self._arrived()
+        else:
+            sys.meta_path.insert(0, self)
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None,
+        target: types.ModuleType | None = None,
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname != "torch" or self._is_asking:
+            return None
+        self._is_asking = True
+        try:
+            spec = importlib.util.find_spec(fullname)
+        finally:
+            self._is_asking = False
+        if spec is None or spec.loader is None:
+            return spec
+        loader = spec.loader
+        execute = loader.exec_module
+
+        def exec_module(module: types.ModuleType) -> None:
+            sys.meta_path.remove(self)
+            execute(module)
+            self._arrived()
+
+        loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec

@@ -1,19 +1,33 @@
-"""Carries out actions, at once or at the next boundary, and writes their receipts."""
+"""Carries out actions, at once or at the next boundary, and writes their receipts.
+
+What bad numbers leave behind, put right. Treatments that the parent orders for a new attempt, by
+the reason for which one ended.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from supervisor.actions.base import Action, ActionContext, carry_out
-from supervisor.codes import ActionOutcome
+from supervisor.actions.checkpoint_activations import ActivationCheckpointing
+from supervisor.actions.controls import Controls, Ramp
+from supervisor.codes import ActionOutcome, DecisionSource
 from supervisor.events.step_events import ActionEvent, ActionUndone, RollbackEvent
 from supervisor.pipeline import Pipeline
-from supervisor.records import ActionResult, Decision, plain
+from supervisor.records import ActionResult, Cause, Decision, WorkerOrder, plain
 from supervisor.storage.journal.journal import Journal
-from supervisor.worker.ground.boundary_schedule import BoundarySchedule
-from supervisor.worker.ground.run_warnings import RunWarnings
-from supervisor.worker.group.agreement import Agreement
+from supervisor.training_state.model_state import heal_buffers
+from supervisor.training_state.registry import Registry
+from supervisor.training_state.snapshot import SnapshotRing
+from supervisor.worker.core.boundaries import BoundarySchedule
+from supervisor.worker.core.error_barrier import ErrorBarrier
+from supervisor.worker.core.part import Arrived, Part, SavePoint
+from supervisor.worker.core.progress import RunWarnings
+from supervisor.worker.ranks.agreement import Agreement
+from supervisor.worker.script_state.user_frames import user_frames
+from supervisor.worker.script_state.user_tensors import UserTensors
 
 QUIET_STEPS = 20
 """What an observing policy would have done is told at most once in so many steps."""
@@ -190,3 +204,152 @@ def _receipt(result: ActionResult, decision: Decision) -> ActionEvent:
         fields=plain(result.fields),
         subject=decision.subject,
     )
+
+
+class Healing:
+    """The rest of a rollback and of a skipped update: what lies beside the weights.
+
+    Called by the training's own thread, on every rank.
+
+    Args:
+        warn: is told what was put right.
+    """
+
+    def __init__(
+        self,
+        *,
+        pipeline: Pipeline,
+        registry: Registry,
+        snapshots: SnapshotRing,
+        held: UserTensors,
+        warn: Callable[[str], None],
+    ) -> None:
+        self._pipeline = pipeline
+        self._registry = registry
+        self._snapshots = snapshots
+        self._held = held
+        self._warn = warn
+
+    def after_rollback(self, extras: Mapping[str, Any]) -> None:
+        """Our own windows go back, and what the user's variables hold.
+
+        Args:
+            extras: of the snapshot that was restored, with ``held`` of its state.
+        """
+        self._pipeline.rolled_back(int(extras["pipeline_step"]))
+        self._held.put_back_lasting(extras.get("held", {}), extras.get("held_look"))
+        healed = self._held.heal(user_frames())
+        if healed:
+            self._warn(f"variables that were not finite were zeroed: {', '.join(healed)}")
+
+    def put_back_held(self, saved: Mapping[str, Any]) -> None:
+        """The newer weights are back after a rollback: so is what belongs to them.
+
+        Args:
+            saved: ``held`` of their checkpoint.
+        """
+        self._held.put_back_lasting(saved)
+
+    def after_skip(self) -> None:
+        """An update was left out; its forward may have brought NaN into running statistics."""
+        snapshot = self._snapshots.newest()
+        if snapshot is None:
+            return
+        for name, model in self._registry.models.items():
+            healed = heal_buffers(model, snapshot.state["models"].get(name, {}))
+            if healed:
+                self._warn(
+                    f"buffers that were not finite are those of step {snapshot.step} again: "
+                    f"{', '.join(healed[:8])}"
+                )
+
+
+OUT_OF_MEMORY = "ordered after memory ran out"
+
+
+class OrderedTreatments(Part):
+    """Carries them out where the attempt begins, and writes the same receipts as the ladder's."""
+
+    name = "ordered treatments"
+
+    def __init__(
+        self,
+        order: WorkerOrder,
+        *,
+        controls: Controls,
+        registry: Registry,
+        runner: ActionRunner,
+        pipeline: Pipeline,
+        barrier: ErrorBarrier,
+    ) -> None:
+        self._order = order
+        self._pipeline = pipeline
+        self._controls = controls
+        self._registry = registry
+        self._runner = runner
+        self._barrier = barrier
+
+    def from_nothing(self) -> None:
+        """No checkpoint: models are met at their first forward only, which is a boundary."""
+        self.be_careful()
+        if self._order.fp32:
+            self._wait(
+                "fp32_fallback", Cause.NONFINITE, "ordered after repeated numerical failures"
+            )
+        if self._order.checkpoint_activations:
+            self._wait("checkpoint_activations", Cause.RESOURCES, OUT_OF_MEMORY)
+
+    def be_careful(self) -> None:
+        """Takes on the order's conservative settings: the rate, and the batch size after memory
+        ran out; or leaves the training alone.
+
+        Called at the checkpoint's step, or before the first one of a start from nothing.
+        """
+        order, controls = self._order, self._controls
+        if order.resigned:
+            self._pipeline.resign()
+        if order.lr_factor != 1.0 and order.careful_steps:
+            controls.lr_factor = order.lr_factor
+            controls.ramp = Ramp(order.lr_factor, 1.0, order.careful_steps)
+        controls.fp32 = controls.fp32 or order.fp32
+        controls.batch_factor = min(controls.batch_factor, order.batch_factor)
+
+    def save(self, point: SavePoint) -> None:
+        point.note({"controls": self._controls.state_dict()})
+
+    def after_state(self, arrived: Arrived) -> list[str]:
+        self._controls.load_state_dict(arrived.meta["controls"])
+        was_on = self._controls.checkpoint_activations
+        self._activation_checkpointing(arrived.step, was_on=was_on)
+        return []
+
+    def goes_live(self, arrived: Arrived) -> None:
+        self.be_careful()
+
+    def fp32(self, step: int) -> None:
+        """Switches the FP32 fallback on, at a boundary."""
+        decision = Decision(step=step, actions=("fp32_fallback",))
+        self._runner.run_untold("fp32_fallback", decision)
+
+    def _activation_checkpointing(self, step: int, *, was_on: bool) -> None:
+        """Switches it on at a resume's boundary, behind the state that was put back.
+
+        Args:
+            was_on: in the attempt that the checkpoint is of: no treatment, then, but a part of its
+                state. The model's flags may have come with it, what they stand for has not.
+        """
+        if was_on:
+            with self._barrier("activation checkpointing"):
+                for model in self._registry.models.values():
+                    ActivationCheckpointing(model).switch_on()
+        elif self._order.checkpoint_activations:
+            name = "checkpoint_activations"
+            self._runner.run(name, _decision(name, step, Cause.RESOURCES, OUT_OF_MEMORY))
+
+    def _wait(self, name: str, cause: Cause, reason: str) -> None:
+        self._runner.wait(name, _decision(name, 0, cause, reason))
+
+
+def _decision(name: str, step: int, cause: Cause, reason: str) -> Decision:
+    by_parent = DecisionSource.ORDER
+    return Decision(step=step, actions=(name,), cause=cause, reason=reason, source=by_parent)

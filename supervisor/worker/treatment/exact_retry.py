@@ -20,10 +20,10 @@ from supervisor.records import Decision, WorkerOrder
 from supervisor.settings import PolicySettings
 from supervisor.storage.checkpoints.checkpoints import Checkpoint, CheckpointRing
 from supervisor.storage.steps.flight_recorder import FlightReader, FlightRecorder
+from supervisor.worker.core.boundaries import LookRequests
 from supervisor.worker.core.part import Arrived, Part
-from supervisor.worker.corruption.look_requests import LookRequests
-from supervisor.worker.ground.deferral import MAX_WAITING
-from supervisor.worker.ground.run_warnings import RunWarnings
+from supervisor.worker.core.progress import RunWarnings
+from supervisor.worker.core.run_health import MAX_WAITING
 from supervisor.worker.treatment.action_runner import ActionRunner
 
 COSTLY = frozenset({"rollback", "restart", "stop"})

@@ -22,12 +22,10 @@ from supervisor.storage.steps.flight_recorder import FlightReader, FlightRecorde
 from supervisor.training_state.model_state import model_tensors
 from supervisor.training_state.snapshot import Snapshot, state_bytes
 from supervisor.training_state.state import TrainingState
+from supervisor.worker.core.error_barrier import ErrorBarrier
+from supervisor.worker.core.interception_state import has_compiled, is_capturing, is_transforming
 from supervisor.worker.core.part import Arrived, Part
-from supervisor.worker.ground.compiled_code import has_compiled
-from supervisor.worker.ground.error_barrier import ErrorBarrier
-from supervisor.worker.ground.interception_state import is_capturing
-from supervisor.worker.ground.progress import Progress
-from supervisor.worker.interception.outside_dynamo import is_transforming
+from supervisor.worker.core.progress import Progress
 from supervisor.worker.treatment.older_values import OlderValues
 
 TRIAL = "trial"

@@ -1,4 +1,8 @@
-"""Plans how each update is changed, applies the change before it, and takes it back after it."""
+"""Plans how each update is changed, applies the change before it, and takes it back after it.
+
+What follows an update that was left out. Keeps gradients that are not finite out of the weights
+that a second optimizer updates.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +15,19 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from supervisor.actions.controls import Controls
-from supervisor.actions.guard import hide_gradients
+from supervisor.actions.controls import Controls, hide_gradients
 from supervisor.by_identity import ByIdentity
-from supervisor.worker.ground.script_use import ScriptUse
-from supervisor.worker.ground.step_probe import gradient_norm
+from supervisor.codes import DecisionSource, Subject
+from supervisor.events.step_events import UpdateSkipped
+from supervisor.records import ActionResult, Cause, Decision
+from supervisor.settings import PolicySettings
+from supervisor.storage.journal.journal import Journal
+from supervisor.worker.core.boundaries import LookRequests
+from supervisor.worker.core.progress import Progress, ScriptUse
+from supervisor.worker.core.run_health import RunHealth
+from supervisor.worker.core.step_probe import gradient_norm
+from supervisor.worker.samples.sample_guard import SampleGuard
+from supervisor.worker.treatment.action_runner import ActionRunner, Healing
 
 POISONED = "poisoned update"
 """Why an update is left out that the judgement keeps from the weights."""
@@ -181,3 +193,76 @@ class UpdatePlan:
 
 AS_IT_IS = UpdatePlan()
 """Nothing is changed, to the bit."""
+
+
+class SkippedUpdates:
+    """Tells of it, finds the samples that were to blame, and heals what the forward has left.
+
+    Args:
+        by_order: steps whose updates the parent ordered to be left out.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        progress: Progress,
+        samples: SampleGuard,
+        healing: Healing,
+        looks: LookRequests,
+        by_order: Collection[int] = (),
+    ) -> None:
+        self._by_order = frozenset(by_order)
+        self._journal = journal
+        self._progress = progress
+        self._samples = samples
+        self._healing = healing
+        self._looks = looks
+
+    def left_out(self, step: int, why: str) -> None:
+        """Called when the update of `step` is left out."""
+        source = DecisionSource.ORDER if step in self._by_order else None
+        self._journal.write(UpdateSkipped(step=step, reason=why, source=source))
+        self._samples.explain(self._progress.last_batch)
+        self._healing.after_skip()
+        self._looks.left_out(step)
+
+
+class FollowerGuard:
+    """The pipeline judges the lead's part of a step alone, so the policy is asked here."""
+
+    def __init__(
+        self, policy: PolicySettings, progress: Progress, health: RunHealth, runner: ActionRunner
+    ) -> None:
+        self._policy = policy
+        self._progress = progress
+        self._health = health
+        self._runner = runner
+
+    def leaves_out(self, norm: float) -> bool:
+        """Whether the update under way, of an optimizer behind the lead, is left out.
+
+        Args:
+            norm: of its gradient; not finite.
+        """
+        if not self._policy.guard.skip_nonfinite:
+            return False
+        step = self._progress.steps_done
+        decision = Decision(
+            step=step,
+            actions=("skip_update",),
+            cause=Cause.NONFINITE,
+            reason=f"the gradient norm of a second optimizer is {norm:g}",
+            subject=Subject.GRADIENT,
+            risk=self._health.risk,
+            dry_run=self._policy.observe_only,
+        )
+        if decision.dry_run:
+            self._runner.tell_dry(decision)
+            return False
+        result = ActionResult(
+            name="skip_update",
+            applied=True,
+            detail=f"the second optimizer's update of step {step} is left out",
+        )
+        self._runner.tell(result, decision)
+        return True

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.analysis.backtest.backtest import AlarmEdge, backtest
-from supervisor.analysis.backtest.plot import plot_backtest
+from supervisor.analysis.backtest.backtest import AlarmEdge, backtest, plot_backtest
 from supervisor.analysis.backtest.trace import read_trace
 from supervisor.config import load_policy
 from supervisor.errors import UsageError

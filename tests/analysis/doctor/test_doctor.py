@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 import supervisor.analysis.doctor.doctor as doctor_module
-from supervisor.analysis.doctor.check import Check
 from supervisor.analysis.doctor.doctor import doctor
-from supervisor.analysis.doctor.machine import _disk_speed, _name_clash, check_machine
+from supervisor.analysis.doctor.machine import Check, _disk_speed, _name_clash, check_machine
 from supervisor.analysis.doctor.script import (
     check_checkpoints,
     check_clipping,
@@ -20,9 +19,9 @@ from supervisor.analysis.doctor.script import (
     check_precision,
     check_signals,
 )
+from supervisor.analysis.trail import Mark
 from supervisor.analysis.trial_run import TrialScript
-from supervisor.analysis.verify.trail import Mark
-from supervisor.analysis.verify.verify import Verification
+from supervisor.analysis.verify import Verification
 from supervisor.cli.main import main
 from supervisor.storage.steps.step_rows import STEP_DTYPE
 from tests.analysis.trial_scripts import UNSEEDED

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from supervisor.analysis.explain.doses import next_dose
+from supervisor.analysis.explain.changes import next_dose
 from supervisor.analysis.explain.explain import Explanation, explain
 from supervisor.analysis.explain.onset import Trouble, first_trouble, rate_jump
 from supervisor.analysis.explain.replay import NEVER, faults_to_repeat

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from supervisor.detectors.statistics.leap import is_leap
 from supervisor.detectors.statistics.reference import Reference
-from supervisor.detectors.statistics.robust_window import RobustWindow
+from supervisor.detectors.statistics.robust_window import RobustWindow, is_leap
 
 FLOATS = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=60)
 

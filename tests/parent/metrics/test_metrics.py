@@ -17,10 +17,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from supervisor.errors import ConfigError
 from supervisor.events.event import JournalEvent
 from supervisor.events.parsing import parse_event
-from supervisor.parent.metrics.exposition import Metric, render
 from supervisor.parent.metrics.metrics import Metrics, metrics_for
-from supervisor.parent.metrics.metrics_file import MetricsFile
-from supervisor.parent.metrics.run_figures import RunFigures
+from supervisor.parent.metrics.metrics_output import MetricsFile
+from supervisor.parent.metrics.run_figures import Metric, RunFigures, render
 from supervisor.parent.process.launch import LaunchSpec
 from supervisor.records import CrashRisk, StepRecord
 from supervisor.settings import PolicySettings, RunSettings

@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 
 from supervisor.errors import SupervisorError
-from supervisor.parent.nodes.member_link import MemberLink
+from supervisor.parent.nodes.member_link import MemberLink, ProbeFile, read_probe
 from supervisor.parent.nodes.members import Members
-from supervisor.parent.nodes.probe_file import ProbeFile, read_probe
 from supervisor.parent.nodes.seat import Seat
 from supervisor.ranks import RankLaunch
-from supervisor.storage.files.versions import current_versions
+from supervisor.storage.run.run_state import current_versions
 from supervisor.storage.run.rundir import RunDirectory
 
 SCRIPT = {"name": "train.py", "target": "train.py"}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.errors import UsageError
-from supervisor.parent.nodes.probe_file import read_probe
+from supervisor.parent.nodes.member_link import read_probe
 from supervisor.parent.nodes.trial_meeting import TrialMeeting, meet
 from supervisor.ranks import RankLaunch
 from supervisor.storage.run.rundir import RunDirectory
@@ -52,7 +52,7 @@ def test_versions_that_differ_are_named_on_both(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "supervisor.parent.nodes.introduction.current_versions", lambda: {"torch": "1.0"}
+        "supervisor.parent.nodes.member_link.current_versions", lambda: {"torch": "1.0"}
     )
 
     found = both(tmp_path / "run", tmp_path / "run")
@@ -64,7 +64,7 @@ def test_a_run_directory_that_is_not_shared_is_named_on_both(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks_briefly = functools.partial(read_probe, within_s=0.5)
-    monkeypatch.setattr("supervisor.parent.nodes.introduction.read_probe", looks_briefly)
+    monkeypatch.setattr("supervisor.parent.nodes.member_link.read_probe", looks_briefly)
 
     found = both(tmp_path / "one", tmp_path / "other")
 

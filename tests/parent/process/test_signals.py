@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.parent.process.signals import SignalInbox, to_send
-from supervisor.storage.run.signal_board import SignalBoard, arrived_at, stacks_signal
+from supervisor.storage.run.boards import SignalBoard, arrived_at, stacks_signal
 
 PROGRAM = """
 import signal, threading, time

@@ -16,7 +16,7 @@ from supervisor.parent.restarts.exits import (
     judge_group,
     signal_name,
 )
-from supervisor.parent.watching.hang_blame import SilentRank
+from supervisor.parent.watching.collective_records import SilentRank
 from supervisor.records import ExitCause
 from supervisor.storage.run.exit_notes import EXIT_KINDS, EXIT_PHASES, ExitNote
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from supervisor.parent import attempt
-from supervisor.parent.restarts.ways_back import START, WaysBack
+from supervisor.parent.restarts.restart_policy import START, WaysBack
 from supervisor.records import LOADS_ALL, REPLAY, ExitCause, WorkerExit
 from supervisor.settings import FastForwardSettings
 from tests.parent.conftest import Ran

@@ -6,7 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.parent.watching.hang_blame import SilentRank, find_hanging_rank, read_collectives
+from supervisor.parent.watching.collective_records import (
+    SilentRank,
+    find_hanging_rank,
+    read_collectives,
+)
 
 WAITS = ("all_reduce (/site/torch/distributed/distributed_c10d.py:3252)",)
 READS = ("read (/home/me/data.py:7)",)

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from supervisor.parent.restarts.history import records_until
+from supervisor.parent.restarts.starting_point import records_until
 from supervisor.parent.watching.replica import Replica
 from supervisor.pipeline import Pipeline
 from supervisor.records import StepRecord

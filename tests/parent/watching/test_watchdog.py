@@ -1,10 +1,19 @@
+"""What SIGKILL does not end is not waited for for ever."""
+
 from __future__ import annotations
+
+import signal
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from supervisor.parent.watching.known_starts import KnownStarts
-from supervisor.parent.watching.watchdog import RANKS_AGAIN_S, Watchdog
+from supervisor.parent.watching.watchdog import (
+    LEFT_BEHIND_AFTER_S,
+    RANKS_AGAIN_S,
+    KnownStarts,
+    Unkillable,
+    Watchdog,
+)
 from supervisor.settings import WatchdogSettings
 
 
@@ -171,3 +180,13 @@ def test_ranks_that_start_again_are_given_less_time_to_meet() -> None:
     assert watchdog.timeout_s(1.0) == RANKS_AGAIN_S
     first = Watchdog(given, started_s=0.0, warm_up_s=RANKS_AGAIN_S)
     assert first.timeout_s(0.0) == given.first_step_timeout_s
+
+
+def test_the_wait_ends_some_time_after_the_first_sigkill() -> None:
+    watch = Unkillable()
+
+    assert not watch.is_there([[], [signal.SIGTERM]], 0.0)
+    assert not watch.is_there([[], [signal.SIGTERM]], 1e6)
+    assert not watch.is_there([[], [signal.SIGTERM, signal.SIGKILL]], 1e6 + 1)
+    assert not watch.is_there([[signal.SIGKILL]], 1e6 + 1 + LEFT_BEHIND_AFTER_S)
+    assert watch.is_there([[signal.SIGKILL]], 1e6 + 2 + LEFT_BEHIND_AFTER_S)

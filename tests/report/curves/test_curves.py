@@ -8,9 +8,8 @@ from pathlib import Path
 
 from supervisor.events.run_events import WorkerExited
 from supervisor.records import StepRecord
-from supervisor.report.curves.curve_document import DrawnRun, curve_document
+from supervisor.report.curves.curve_document import DrawnRun, as_script_data, curve_document
 from supervisor.report.curves.curves import curves_of, read_curves
-from supervisor.report.curves.page_parts import as_script_data
 from supervisor.report.facts.run_data import load_material
 from supervisor.report.write import document_of
 from supervisor.risk_lines import RiskLines

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.report.facts.ranks import RankPace, find_paces
+from supervisor.report.facts.attempts import RankPace, find_paces
 from supervisor.storage.run.rundir import RunDirectory
-from supervisor.storage.steps.own_times import OwnTimes
+from supervisor.storage.steps.applied_rates import OwnTimes
 
 
 def _written(folder: Path, *ranks: list[float]) -> Path:

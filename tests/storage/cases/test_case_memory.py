@@ -7,10 +7,8 @@ from pathlib import Path
 import pytest
 
 from supervisor.records import Alert, Cause, CrashRisk, Severity, StepRecord
-from supervisor.storage.cases.case import Case
-from supervisor.storage.cases.case_advisor import CaseAdvisor, CaseMemory, load_memory
-from supervisor.storage.cases.case_filing import crash_signature
-from supervisor.storage.cases.case_keeping import keep_memory
+from supervisor.storage.cases.case_advisor import Case, CaseAdvisor, CaseMemory, load_memory
+from supervisor.storage.cases.case_filing import crash_signature, keep_memory
 from supervisor.storage.cases.cases import CaseLibrary
 from supervisor.storage.run.rundir import RunDirectory
 from tests.journals import event

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.errors import SupervisorError
-from supervisor.storage.cases.case import Case, similarity
-from supervisor.storage.cases.case_advisor import CaseMemory
+from supervisor.storage.cases.case_advisor import Case, CaseMemory, similarity
 from supervisor.storage.cases.cases import CaseLibrary, default_path
 
 SPIKE = {

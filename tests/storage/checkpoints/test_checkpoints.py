@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from supervisor.errors import CheckpointDamaged, CheckpointError
 from supervisor.settings import CheckpointSettings
 from supervisor.storage.checkpoints.checkpoints import Checkpoint, CheckpointRing, FileSystem
-from supervisor.storage.checkpoints.disk_room import GIB
+from supervisor.storage.checkpoints.retention import GIB
 from tests.storage.failing_file_system import FailingFileSystem, FastDisk, SmallDisk, writer
 
 SETTINGS = CheckpointSettings(keep_last=3, min_free_gib=0.0)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from supervisor.storage.files import private_files
+from supervisor.storage.files.json_files import LineFile
 from supervisor.storage.files.kept_writes import KeptWrite, KeptWrites
-from supervisor.storage.files.line_file import LineFile
 
 
 class Disk:

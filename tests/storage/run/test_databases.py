@@ -7,7 +7,7 @@ from pathlib import Path
 
 from supervisor.storage.run.databases import SQLITE, Databases
 from supervisor.storage.run.rundir import RunDirectory
-from supervisor.storage.run.set_aside import SetAside
+from supervisor.storage.script_files.set_aside import SetAside
 
 
 def _rows(path: Path) -> list[int]:

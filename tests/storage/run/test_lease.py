@@ -12,8 +12,14 @@ from pathlib import Path
 import pytest
 
 from supervisor.errors import RunDirectoryError
-from supervisor.storage.run.lease import STALE_S, living_holder, take_lease
-from supervisor.storage.run.lease_holder import read_holder, text_of, this_process
+from supervisor.storage.run.lease import (
+    STALE_S,
+    living_holder,
+    read_holder,
+    take_lease,
+    text_of,
+    this_process,
+)
 from supervisor.storage.run.rundir import RunDirectory
 
 TAKE = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from supervisor.storage.run.meeting_place import MeetingPlace
+from supervisor.storage.run.boards import MeetingPlace
 
 
 def waiting(place: MeetingPlace) -> threading.Thread:

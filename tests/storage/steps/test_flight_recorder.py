@@ -28,8 +28,7 @@ from supervisor.storage.steps.flight_recorder import (
     FlightRecorder,
     read_steps,
 )
-from supervisor.storage.steps.more_values import MoreValues
-from supervisor.storage.steps.step_rows import ROW, columns_path
+from supervisor.storage.steps.step_rows import ROW, MoreValues, columns_path
 
 figures = st.floats(width=64)
 records = st.builds(

@@ -31,8 +31,14 @@ import torch
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState
 
 from supervisor.training_state.census import facts, inside_objects
-from supervisor.training_state.census.census import RANDOM_NUMBERS, Census, unpack
-from supervisor.training_state.census.comparison import Nature, differences, is_another_order
+from supervisor.training_state.census.census import (
+    RANDOM_NUMBERS,
+    Census,
+    Nature,
+    differences,
+    is_another_order,
+    unpack,
+)
 from supervisor.training_state.census.facts import is_unseen
 from supervisor.training_state.census.put_back import put_back
 

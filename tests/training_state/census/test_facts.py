@@ -25,8 +25,8 @@ from supervisor.training_state.census.facts import (
     put_generator_back,
     value_of,
 )
+from supervisor.training_state.census.inside_containers import content, is_plain
 from supervisor.training_state.census.place import Place
-from supervisor.training_state.census.plain_containers import content, is_plain
 from supervisor.training_state.census.reach import Reach
 
 SCALARS = st.one_of(

@@ -21,8 +21,8 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
 
-from supervisor.training_state.census.frame_variables import FrameVariables
 from supervisor.training_state.census.inside_containers import LONG
+from supervisor.training_state.census.inside_objects import FrameVariables
 from supervisor.training_state.census.reach import Reach
 
 

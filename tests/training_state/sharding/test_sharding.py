@@ -24,14 +24,23 @@ from supervisor.errors import CheckpointError
 from supervisor.training_state.held_values import find_held, storages
 from supervisor.training_state.owners import find_owners
 from supervisor.training_state.registry import Registry
-from supervisor.training_state.sharding.gathered import GatheredState, assemble, gather
-from supervisor.training_state.sharding.layouts import layouts, transient_buffers
-from supervisor.training_state.sharding.names import canonical, unique_names
+from supervisor.training_state.sharding.gathered import (
+    GatheredState,
+    assemble,
+    canonical,
+    gather,
+    unique_names,
+)
 from supervisor.training_state.sharding.plain_checkpoint import plain_checkpoint
-from supervisor.training_state.sharding.repartition import put_back_held, repartition
+from supervisor.training_state.sharding.repartition import (
+    layouts,
+    put_back_held,
+    repartition,
+    transient_buffers,
+)
 from supervisor.training_state.snapshot import copy_state
 from supervisor.training_state.state import TrainingState, digest
-from supervisor.worker.capture.user_tensors import registry_tensors
+from supervisor.worker.script_state.user_tensors import registry_tensors
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning"),

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from supervisor.storage.journal.journal import Journal
+from supervisor.worker.core.boundaries import BoundarySchedule
+from supervisor.worker.core.error_barrier import ErrorBarrier
 from supervisor.worker.core.part import Part
 from supervisor.worker.core.parts import Parts
-from supervisor.worker.ground.boundary_schedule import BoundarySchedule
-from supervisor.worker.ground.error_barrier import ErrorBarrier
-from supervisor.worker.process.exit_request import ExitRequest
+from supervisor.worker.core.process_signs import ExitRequest
 
 
 class Every(Part):

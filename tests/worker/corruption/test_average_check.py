@@ -12,8 +12,7 @@ from torch.optim import swa_utils
 
 from benchmarks.flipped_training import flip_bit
 from supervisor.training_state.registry import Registry
-from supervisor.worker.corruption.corrupted_tensor import CorruptedTensor
-from supervisor.worker.corruption.healing_in_place import heal
+from supervisor.worker.corruption.corrupted_tensor import CorruptedTensor, heal
 from tests.worker.corruption.test_state_check import Training, write
 
 Kept = dict[str, torch.Tensor]

@@ -12,12 +12,10 @@ from torch import nn
 
 from benchmarks.corpus.lion import Lion
 from supervisor.settings import SnapshotSettings
-from supervisor.training_state.bounds.flipped_bit import with_flipped_bit
 from supervisor.training_state.registry import Registry
 from supervisor.training_state.snapshot import SnapshotRing
 from supervisor.training_state.state import TrainingState
-from supervisor.worker.corruption.corrupted_tensor import CorruptedTensor
-from supervisor.worker.corruption.healing_in_place import heal
+from supervisor.worker.corruption.corrupted_tensor import CorruptedTensor, heal, with_flipped_bit
 from supervisor.worker.corruption.state_check import StateCheck
 from supervisor.worker.corruption.update_watch import UpdateWatch
 

@@ -15,12 +15,11 @@ from supervisor.settings import SnapshotSettings
 from supervisor.training_state.registry import Registry
 from supervisor.training_state.snapshot import SnapshotRing
 from supervisor.training_state.state import TrainingState
-from supervisor.worker.corruption.corrupted_tensor import CorruptedTensor
-from supervisor.worker.corruption.healing_in_place import heal
+from supervisor.worker.core.interception_state import InterceptionState
+from supervisor.worker.corruption.corrupted_tensor import CorruptedTensor, heal
+from supervisor.worker.corruption.patches_normalisation import watch_normalisation
 from supervisor.worker.corruption.state_check import StateCheck
 from supervisor.worker.corruption.update_watch import UpdateWatch
-from supervisor.worker.ground.interception_state import InterceptionState
-from supervisor.worker.interception.patches_normalisation import watch_normalisation
 
 watched = pytest.mark.skipif(
     not hasattr(torch._C._autograd, "_top_saved_tensors_default_hooks"),

@@ -14,9 +14,9 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import dataloader
 
-from supervisor.worker.ground.interception_state import InterceptionState
-from supervisor.worker.interception.patches_looks import look_at_modules
+from supervisor.worker.core.interception_state import InterceptionState
 from supervisor.worker.probes.forward_look import ForwardLook
+from supervisor.worker.probes.patches_looks import look_at_modules
 from supervisor.worker.probes.update_look import UpdateLook
 
 

@@ -13,8 +13,8 @@ from supervisor.records import Alert, Cause, Severity
 from supervisor.settings import ProbeSettings
 from supervisor.storage.journal.journal import Journal
 from supervisor.training_state.registry import Registry
+from supervisor.worker.core.interception_state import InterceptionState
 from supervisor.worker.core.part import Ended
-from supervisor.worker.ground.interception_state import InterceptionState
 from supervisor.worker.probes.probes import Probes
 from tests.scenarios.runs import differences, supervised, train_plainly
 

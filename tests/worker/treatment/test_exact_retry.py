@@ -17,13 +17,11 @@ from supervisor.settings import PolicySettings
 from supervisor.storage.checkpoints.checkpoints import Checkpoint
 from supervisor.storage.journal.journal import Journal
 from supervisor.storage.steps.flight_recorder import FlightRecorder
+from supervisor.worker.core.boundaries import BoundarySchedule, LookRequests
 from supervisor.worker.core.part import Arrived
-from supervisor.worker.corruption.look_requests import LookRequests
-from supervisor.worker.ground.boundary_schedule import BoundarySchedule
-from supervisor.worker.ground.deferral import MAX_WAITING
-from supervisor.worker.ground.progress import Progress
-from supervisor.worker.ground.run_warnings import RunWarnings
-from supervisor.worker.ground.step_probe import StepProbe
+from supervisor.worker.core.progress import Progress, RunWarnings
+from supervisor.worker.core.run_health import MAX_WAITING
+from supervisor.worker.core.step_probe import StepProbe
 from supervisor.worker.treatment.exact_retry import MOST, ExactRetry
 
 START, UNTIL = 30, 42

@@ -19,9 +19,9 @@ from supervisor.settings import SnapshotSettings
 from supervisor.training_state.registry import Registry
 from supervisor.training_state.snapshot import SnapshotRing
 from supervisor.training_state.state import TrainingState
-from supervisor.worker.ground.error_barrier import ErrorBarrier
-from supervisor.worker.ground.progress import Progress
-from supervisor.worker.ground.step_probe import StepProbe
+from supervisor.worker.core.error_barrier import ErrorBarrier
+from supervisor.worker.core.progress import Progress
+from supervisor.worker.core.step_probe import StepProbe
 from supervisor.worker.treatment import trial_step
 from supervisor.worker.treatment.older_values import OlderValues
 from supervisor.worker.treatment.trial_step import OlderWeights

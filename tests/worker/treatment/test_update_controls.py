@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from supervisor.actions.controls import Controls
-from supervisor.worker.ground.script_use import ScriptUse
+from supervisor.worker.core.progress import ScriptUse
 from supervisor.worker.treatment.update_controls import UpdateControls, UpdatePlan
 
 

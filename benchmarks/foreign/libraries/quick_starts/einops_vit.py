@@ -1,4 +1,5 @@
-"""einops: a vision transformer with rearrange layers, dropout, label smoothing, gradient clipping."""
+"""einops: a vision transformer with rearrange layers, dropout, label smoothing, gradient clipping.
+"""
 import torch
 from einops import rearrange
 from einops.layers.torch import Rearrange, Reduce

@@ -1,4 +1,6 @@
-"""sentence-transformers: a tiny random encoder, its trainer, multiple negatives, an evaluator of similarity."""
+"""sentence-transformers: a tiny random encoder, its trainer, multiple negatives, an evaluator of
+similarity.
+"""
 import os
 import random
 

@@ -1,1 +1,0 @@
-"""What `supervisor init` sees in a script, and what it writes."""

@@ -1,0 +1,157 @@
+"""How Prometheus gets the metrics: asked on a port, or from a file."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import socketserver
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+
+from supervisor.parent.metrics.run_figures import CONTENT_TYPE
+
+TIMEOUT_S = 5.0
+"""For a client that connects and says nothing."""
+POLL_S = 0.2
+"""So long the end of a run may wait for the thread."""
+PATH = "/metrics"
+
+
+class MetricsServer(socketserver.ThreadingTCPServer):
+    """Serves ``/metrics`` from its making to `close`.
+
+    Not an `HTTPServer`: that one asks the name service for the host's name, and may wait for it.
+
+    Args:
+        address: to listen at.
+        port: 0 for a free one.
+        document: returns what a scrape gets; called in the threads of requests.
+
+    Raises:
+        OSError: the port is in use, or the address is not of this machine.
+    """
+
+    daemon_threads = True
+    block_on_close = False
+    allow_reuse_address = True  # not a port in use, on Linux: one that a run left a minute ago
+
+    def __init__(self, address: str, port: int, document: Callable[[], str]) -> None:
+        self.address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        self.document = document
+        super().__init__((address, port), _Scrape)
+        self._thread = threading.Thread(
+            target=self.serve_forever, args=(POLL_S,), name="metrics", daemon=True
+        )
+        self._thread.start()
+
+    @property
+    def url(self) -> str:
+        host, port = self.server_address[:2]
+        shown = f"[{host!s}]" if ":" in str(host) else str(host)
+        return f"http://{shown}:{port}{PATH}"
+
+    def close(self) -> None:
+        """Stops listening."""
+        self.shutdown()
+        self.server_close()
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A client that went away is none of the training's business."""
+
+
+class _Scrape(BaseHTTPRequestHandler):
+    server: MetricsServer
+    timeout = TIMEOUT_S
+
+    def do_GET(self) -> None:
+        if self.path.partition("?")[0] != PATH:
+            self.send_error(404, f"only {PATH} is here")
+            return
+        body = self.server.document().encode()
+        self.send_response(200)
+        self.send_header("Content-Type", CONTENT_TYPE)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing: the terminal is the training's."""
+
+
+EVERY_S = 5.0
+LAST_WRITE_S = 5.0
+"""How long the end of a run waits for a disk that does not answer."""
+MODE = 0o644
+"""node_exporter runs as a user of its own; the file holds no more than the port tells."""
+
+
+class MetricsFile:
+    """Keeps `path` a few seconds old at most, from `begin` to `close`.
+
+    Args:
+        path: to write.
+        document: returns what to write; called in the thread.
+
+    Raises:
+        OSError: its folder is missing or cannot be written.
+    """
+
+    def __init__(
+        self, path: Path, document: Callable[[], str], *, every_s: float = EVERY_S
+    ) -> None:
+        if not path.parent.is_dir():
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        if path.is_dir() or not os.access(path.parent, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        self._path = path
+        self._document = document
+        self._every_s = every_s
+        self._problem: str | None = None
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def begin(self) -> None:
+        """Writes from now on; further calls do nothing."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._keep, name="metrics file", daemon=True)
+            self._thread.start()
+
+    def problem(self) -> str | None:
+        """Returns once why the file could not be written."""
+        problem, self._problem = self._problem, None
+        return problem
+
+    def close(self) -> None:
+        """Writes the last figures, if there were any."""
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join(LAST_WRITE_S)
+
+    def _keep(self) -> None:
+        told = False
+        while True:
+            is_over = self._over.is_set()
+            try:
+                self._write()
+                told = False
+            except OSError as error:
+                if not told:
+                    self._problem = f"metrics_textfile: {self._path}: {error.strerror or error}"
+                told = True
+            if is_over:
+                return
+            self._over.wait(self._every_s)
+
+    def _write(self) -> None:
+        staged = self._path.with_name(f".{self._path.name}.{os.getpid()}.staged")
+        try:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+            with open(os.open(staged, flags, MODE), "w", encoding="utf-8") as file:
+                file.write(self._document())
+            os.replace(staged, self._path)
+        except OSError:
+            staged.unlink(missing_ok=True)
+            raise

@@ -1,1 +1,0 @@
-"""Two runs beside each other (`supervisor report RUN --against RUN`)."""

@@ -1,0 +1,1 @@
+"""What the script does to its files, so that a resume can undo it."""

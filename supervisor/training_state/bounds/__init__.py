@@ -1,1 +1,0 @@
-"""What the algebra of torch's optimizers forbids."""

@@ -1,0 +1,1 @@
+"""What is saved, when, and by which rank."""

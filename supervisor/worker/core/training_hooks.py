@@ -1,0 +1,100 @@
+"""The moments of a training at which the patched functions of torch hand over.
+
+`Live` answers them while the training runs, `Replay` while it is being replayed. All are
+called in the training's own thread, on every rank, outside of any other region.
+"""
+
+from __future__ import annotations
+
+import functools
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, TypeAlias
+
+import torch
+from torch.nn import Module
+from torch.optim import Optimizer
+
+from supervisor.worker.core.interception_state import InterceptionState
+
+Call: TypeAlias = Callable[[], Any]
+
+
+class TrainingHooks(ABC):
+    """What happens at each moment; every method returns what the user's code gets.
+
+    What a subject's own patches ask (reads, loading, gradient hooks, generators) is answered by its
+    own `Sides`, not here.
+    """
+
+    @abstractmethod
+    def forward(
+        self, module: Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], call: Call
+    ) -> Any:
+        """An outermost call of a module with parameters; `call` runs the real forward."""
+
+    @abstractmethod
+    def backward(self, roots: Any, call: Callable[[Any], Any]) -> Any:
+        """``loss.backward()`` or ``torch.autograd.backward(losses)``."""
+
+    @abstractmethod
+    def grad(self, call: functools.partial[Any]) -> Any:
+        """``torch.autograd.grad``; `call` holds its arguments, none of them an iterator."""
+
+    @abstractmethod
+    def before_update(
+        self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """Just before an optimizer's own step; may return other arguments for it."""
+
+    @property
+    @abstractmethod
+    def leaves_update_out(self) -> bool:
+        """Behind `before_update`: whether the optimizer's own step finds no gradients."""
+
+    @abstractmethod
+    def after_update(self, optimizer: Optimizer, result: Any) -> Any:
+        """Just after an optimizer's own step; returns what the script gets for its result."""
+
+    @abstractmethod
+    def update_failed(self, optimizer: Optimizer) -> None:
+        """An optimizer's own step raised, and the script may catch that and go on.
+
+        Called instead of `after_update`, also when `before_update` itself raised.
+        """
+
+    @abstractmethod
+    def graph_replays(self) -> None:
+        """The script is about to replay a CUDA graph, outside of any other region."""
+
+    @abstractmethod
+    def scale(self, scaler: Any, outputs: Any, call: Call) -> Any:
+        """``scaler.scale(loss)``."""
+
+    @abstractmethod
+    def scaler_step(self, scaler: Any, optimizer: Optimizer, call: Call) -> Any:
+        """``scaler.step(optimizer)``."""
+
+    @abstractmethod
+    def scaler_call(self, call: Call) -> Any:
+        """``scaler.update()`` and ``scaler.unscale_(optimizer)``."""
+
+    @abstractmethod
+    def clip(
+        self, parameters: list[torch.Tensor], max_norm: float, call: Callable[[float], Any]
+    ) -> Any:
+        """``clip_grad_norm_``; `call` takes the maximal norm to use."""
+
+
+class Seen(Protocol):
+    """What the session offers to the patched functions."""
+
+    interception: InterceptionState
+    last_model: Callable[[], Module | None]
+
+    @property
+    def hooks(self) -> TrainingHooks: ...
+    def object_found(self, kind: str, found: Any) -> None: ...
+    def has_parameters(self, module: Module) -> bool: ...
+    def enters_autocast(self) -> bool: ...
+    def update_failed(self, optimizer: Optimizer, depth: int) -> None: ...

@@ -1,0 +1,1 @@
+"""The script's own files: written, replayed, settled on arrival."""

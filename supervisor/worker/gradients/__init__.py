@@ -1,0 +1,1 @@
+"""The script's own gradients and hooks, live and in a replay."""

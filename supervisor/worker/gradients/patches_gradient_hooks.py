@@ -1,0 +1,59 @@
+"""What a script asks of a backward: hooks at gradients, and the gradients of values between."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.compiler import is_dynamo_compiling
+
+from supervisor.training_state.census.place import is_torchs
+from supervisor.training_state.registry import GradientHook
+from supervisor.worker.core.interception_state import outside_dynamo, run_plainly
+from supervisor.worker.core.part import Sides
+from supervisor.worker.core.training_hooks import Seen
+from supervisor.worker.gradients.called_hooks import GradientHooks
+
+
+def watch_gradient_hooks(session: Seen, hooks: Sides[GradientHooks]) -> None:
+    """Patches for the rest of this process's life. Called once, after `instrument`."""
+    _patch_retain_grad(session)
+    original = torch.Tensor.register_post_accumulate_grad_hook
+    register: Callable[[torch.Tensor, Any], Any] = original
+    interception = session.interception
+
+    @outside_dynamo
+    def called(hook: GradientHook) -> None:
+        if interception.active:
+            hooks.now.called(hook)
+        else:
+            hook.run()
+
+    @run_plainly
+    @functools.wraps(original)
+    def register_post_accumulate_grad_hook(self: torch.Tensor, hook: Any) -> Any:
+        is_seen = isinstance(hook, GradientHook)  # torch asks again for a subclass of tensors
+        if is_seen or is_dynamo_compiling() or not interception.is_ours() or is_torchs(hook):
+            return register(self, hook)
+        found = GradientHook(hook, self, called)
+        handle = register(self, found)
+        session.object_found("gradient_hook", found)
+        return handle
+
+    torch.Tensor.register_post_accumulate_grad_hook = register_post_accumulate_grad_hook  # type: ignore[method-assign]
+
+
+def _patch_retain_grad(session: Seen) -> None:
+    original: Callable[[torch.Tensor], None] = torch.Tensor.retain_grad
+    interception = session.interception
+
+    @run_plainly
+    @functools.wraps(original)
+    def retain_grad(self: torch.Tensor) -> None:
+        original(self)
+        if not is_dynamo_compiling() and interception.is_ours():
+            session.object_found("retained", self)
+
+    torch.Tensor.retain_grad = retain_grad  # type: ignore[method-assign, assignment]

@@ -1,0 +1,1 @@
+"""Each step judged, and the scene of what is anomalous."""

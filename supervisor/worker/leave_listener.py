@@ -1,0 +1,58 @@
+"""Ends the process at a boundary when somebody has asked for it."""
+
+from __future__ import annotations
+
+import math
+
+from supervisor.worker.checkpoints.checkpoint_listener import CheckpointListener
+from supervisor.worker.core.boundaries import BoundarySchedule
+from supervisor.worker.core.error_barrier import ErrorBarrier
+from supervisor.worker.core.part import Part
+from supervisor.worker.core.process_signs import ExitRequest
+from supervisor.worker.core.run_health import RunHealth
+from supervisor.worker.judging.dispatcher import Dispatcher
+
+
+class LeaveListener(Part):
+    """The last of the listeners. If the run was interrupted, a healthy state is saved first.
+
+    Args:
+        last_step: of the setting ``stop_after_steps``; None for no end.
+    """
+
+    name = "leaving"
+
+    def __init__(
+        self,
+        last_step: int | None,
+        *,
+        schedule: BoundarySchedule,
+        dispatcher: Dispatcher,
+        checkpoints: CheckpointListener,
+        health: RunHealth,
+        barrier: ErrorBarrier,
+    ) -> None:
+        self._last_step = math.inf if last_step is None else last_step
+        self._schedule = schedule
+        self._dispatcher = dispatcher
+        self._checkpoints = checkpoints
+        self._saving = barrier(checkpoints.name)
+        self._judging = barrier("judging")
+        self._health = health
+
+    def next_boundary(self, step: int) -> tuple[float, float]:
+        return self._last_step, math.inf
+
+    def at_boundary(self, step: int) -> None:
+        if step >= max(1, self._last_step) and self._schedule.leave is None:
+            self._schedule.leave = ("completed", f"stop_after_steps is {self._last_step}")
+        if self._schedule.leave is None:
+            return
+        (note, reason), self._schedule.leave = self._schedule.leave, None
+        with self._judging:
+            self._dispatcher.judge_waiting()
+        if step > 0 and note == "interrupted" and self._saving.is_on:
+            with self._saving:  # whatever happens, the process ends
+                if not self._health.in_trouble(step):
+                    self._checkpoints.save_now(step, reason, wait=True)
+        raise ExitRequest(note, reason)

@@ -1,0 +1,1 @@
+"""Data loaders: proved, left out of a replay, resumed."""

@@ -1,0 +1,1 @@
+"""Random generators, where a replay needs their states."""

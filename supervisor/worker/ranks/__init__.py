@@ -1,0 +1,1 @@
+"""What several ranks exchange, agree on and wait for."""

@@ -1,0 +1,362 @@
+"""All ranks judge the same record, at the same step, and do the same about it.
+
+When a boundary is looked at, where all ranks must look at the same one. What a rank tells the
+others of a step: its record, what is due for it, and what it decided.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import xxhash
+
+from supervisor.agreement import agree
+from supervisor.errors import ReplayError
+from supervisor.held_memory import HeldMemory
+from supervisor.ranks import LEAD_RANK
+from supervisor.records import StepRecord
+from supervisor.worker.core.boundaries import BoundarySchedule, GroupTurns
+from supervisor.worker.core.progress import Progress
+from supervisor.worker.ranks.exchanges import is_same_place
+from supervisor.worker.ranks.nodes_board import Board
+from supervisor.worker.ranks.waiting_ranks import WaitingRanks
+
+
+class GroupSchedule(BoundarySchedule):
+    """What only this rank knows (its clock, a signal that it got) waits for the agreement.
+
+    Attributes:
+        wishes_to_leave: why somebody wants this process to end; empty if nobody does.
+    """
+
+    __slots__ = ("_planned", "wishes_to_leave")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._planned = (0.0, math.inf)
+        self.wishes_to_leave = ""
+
+    def is_due(self, step: int) -> bool:
+        """Whether this rank has planned something for the boundary of `step`, or before."""
+        return step >= self._planned[0] or time.monotonic() >= self._planned[1]
+
+    def agreed_to_leave(self) -> None:
+        """All ranks end at the next boundary."""
+        super().ask_to_leave("interrupted", self.wishes_to_leave or "SIGTERM")
+
+    def ask_to_leave(self, note: str, reason: str) -> None:
+        if note == "interrupted":
+            self.wishes_to_leave = reason
+        else:
+            super().ask_to_leave(note, reason)
+
+    @property
+    def is_leaving(self) -> bool:
+        return bool(self.wishes_to_leave) or super().is_leaving
+
+    def plan(self, step: float, time: float) -> None:
+        self._planned = (step, time)
+        super().plan(math.inf, math.inf)
+
+
+_NUMBERS = struct.Struct("<qqQQQQ7d")
+_FLAGS = (
+    "loss_seen",
+    "grad_norm_seen",
+    "scaler_skipped",
+    "others_trained",
+    "begins_training",
+    "announced",
+    "in_environment",
+)
+_LEAVES = 1 << 63
+_STEP_IS_BEGUN = 1 << 62
+_SNAPSHOTS_AT, _MOST_SNAPSHOTS = 56, 63
+"""Below these two bits, six for a number."""
+_FLAGS_OF = tuple(
+    {name: bool(flags >> bit & 1) for bit, name in enumerate(_FLAGS)}
+    for flags in range(1 << len(_FLAGS))
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepMessage:
+    """One rank's part of an agreement.
+
+    Attributes:
+        record: as this rank has seen the step.
+        due: one bit for each listener whose clock says that the next boundary is its turn.
+        leaves: somebody wants this rank to end.
+        step_is_begun: see `Progress`.
+        decided: digest of all that was decided and done until the step before.
+        exchanged: `Exchanges.balance` at the boundary behind which the step began.
+        snapshots: for how many this rank has room.
+    """
+
+    record: StepRecord
+    due: int = 0
+    leaves: bool = False
+    step_is_begun: bool = False
+    decided: int = 0
+    exchanged: int = 0
+    snapshots: int = 0
+
+    def pack(self, max_bytes: int) -> bytes:
+        """Returns it as bytes; observed values that do not fit into `max_bytes` are left out."""
+        record = self.record
+        flags = (
+            record.loss_seen
+            | record.grad_norm_seen << 1
+            | record.scaler_skipped << 2
+            | record.others_trained << 3
+            | record.begins_training << 4
+            | record.announced << 5
+            | record.in_environment << 6
+        )
+        numbers = _NUMBERS.pack(
+            record.step,
+            record.batch_size,
+            flags,
+            self.due
+            | (_LEAVES if self.leaves else 0)
+            | (_STEP_IS_BEGUN if self.step_is_begun else 0)
+            | min(self.snapshots, _MOST_SNAPSHOTS) << _SNAPSHOTS_AT,
+            self.decided,
+            self.exchanged,
+            record.loss,
+            record.grad_norm,
+            record.lr,
+            record.loss_scale,
+            record.step_time_s,
+            record.memory_gib,
+            record.clips_at,
+        )
+        if not record.observed:
+            return numbers
+        observed = json.dumps(dict(record.observed)).encode()
+        return numbers + observed if len(numbers) + len(observed) <= max_bytes else numbers
+
+    @classmethod
+    def unpack(cls, data: bytes) -> StepMessage:
+        """Returns what `pack` made these bytes of.
+
+        Raises:
+            ValueError: they are something else.
+        """
+        if len(data) < _NUMBERS.size:
+            raise ValueError(f"{len(data)} bytes are no message of a step")
+        step, batch_size, flags, due, decided, exchanged, *values = _NUMBERS.unpack_from(data)
+        loss, grad_norm, lr, loss_scale, step_time_s, memory_gib, clips_at = values
+        observed = data[_NUMBERS.size :]
+        record = StepRecord(
+            step=step,
+            loss=loss,
+            grad_norm=grad_norm,
+            lr=lr,
+            loss_scale=loss_scale,
+            step_time_s=step_time_s,
+            batch_size=batch_size,
+            memory_gib=memory_gib,
+            clips_at=clips_at,
+            observed=json.loads(observed) if observed else {},
+            **_FLAGS_OF[flags & len(_FLAGS_OF) - 1],
+        )
+        return cls(
+            record=record,
+            due=due & (1 << _SNAPSHOTS_AT) - 1,
+            leaves=bool(due & _LEAVES),
+            step_is_begun=bool(due & _STEP_IS_BEGUN),
+            decided=decided,
+            exchanged=exchanged,
+            snapshots=due >> _SNAPSHOTS_AT & _MOST_SNAPSHOTS,
+        )
+
+
+ARRIVES_WITHIN_S = 3600.0
+"""For the slowest rank's replay; ranks replay the same steps, but not at the same speed."""
+LONGEST_REASON = 600
+"""In characters; as JSON it fits into a message of any rank."""
+
+
+class Agreement:
+    """Of a training in one process: its record is the group's.
+
+    Attributes:
+        is_alone: there is no other rank.
+    """
+
+    is_alone = True
+
+    def group_record(self, record: StepRecord) -> StepRecord | None:
+        """Called once for each step, before its update, or as soon after it as it can be judged.
+
+        Args:
+            record: as this rank has seen the step.
+
+        Returns:
+            The record that all ranks judge; None once they do not agree on steps any more.
+        """
+        return record
+
+    def arrived(self, step: int, reasons: list[str], *, done: int) -> list[str]:
+        """Called when a resume has put its state back, before it says how exact it is.
+
+        Args:
+            step: of the checkpoint.
+            done: steps that the script's loop has made in its replay.
+            reasons: why this rank's resume is not exact; empty if it is.
+
+        Returns:
+            Why the training's resume is not exact: that of one rank is that of all.
+
+        Raises:
+            ReplayError: another rank has not come to this step, or its loop stands elsewhere.
+        """
+        return reasons
+
+    def decided(self, *what: object) -> None:
+        """Something was decided or done that all ranks have to decide or do alike."""
+
+    def tell(self, number: int) -> list[int]:
+        """Returns what all ranks told of the same call, in their order; must be called on all. One
+        -1 alone if that is not known, and nothing is agreed from then on."""
+        return [number]
+
+    def end(self) -> None:
+        """This rank takes part no more."""
+
+
+class GroupAgreement(Agreement):
+    """Ranks tell each other each step (`Board`), and what follows comes from what all told.
+
+    With the record go: which listeners' clocks say that it is time (the first rank's count),
+    whether somebody wants this rank to end, whether a part of the step was computed before its
+    first forward, what was exchanged before it, for how many snapshots there is room, and a digest
+    of what was decided so far. Where a
+    step is begun, or the ranks are not at the same place, all have their boundaries at updates from
+    then on. If the digests differ the training has split, and all begin again from their last
+    common checkpoint.
+
+    Args:
+        waiting: knows of ranks that cannot come to this one's update.
+        memory: of which all ranks must take alike.
+        on_lost: called once if a rank does not answer, and from then on nothing is agreed.
+        on_split: called with the step if ranks have decided differently.
+    """
+
+    is_alone = False
+
+    def __init__(
+        self,
+        board: Board,
+        schedule: GroupSchedule,
+        turns: GroupTurns,
+        progress: Progress,
+        waiting: WaitingRanks,
+        memory: HeldMemory,
+        *,
+        on_lost: Callable[[], None],
+        on_split: Callable[[int], None],
+    ) -> None:
+        self._board = board
+        self._schedule = schedule
+        self._turns = turns
+        self._progress = progress
+        self._exchanges = waiting.exchanges
+        self._waiting = waiting
+        self._memory = memory
+        self._rank = board.rank
+        self._on_lost = on_lost
+        self._on_split = on_split
+        self._is_on = True
+        self._decided = 0
+
+    def group_record(self, record: StepRecord) -> StepRecord | None:
+        if not self._is_on:
+            return None
+        boundary = record.step + 1
+        looks = self._rank == LEAD_RANK and self._schedule.is_due(boundary)
+        own = StepMessage(
+            record=record,
+            due=(self._turns.due(boundary) << 1 | 1) if looks else 0,
+            leaves=bool(self._schedule.wishes_to_leave),
+            step_is_begun=self._progress.step_is_begun,
+            decided=self._decided,
+            exchanged=self._exchanges.at_forward,
+            snapshots=self._memory.offered,
+        )
+        self._waiting.begin()
+        told = self._board.exchange(
+            own.pack(self._board.max_bytes), is_in_vain=self._waiting.is_in_vain
+        )
+        try:
+            messages = [
+                own if rank == self._rank else StepMessage.unpack(data)
+                for rank, data in enumerate(told or ())
+            ]
+        except ValueError:  # another rank is at another point
+            messages = []
+        if len({message.record.step for message in messages}) != 1:
+            self._lose()
+            return None
+        self._memory.agreed = min(message.snapshots for message in messages)
+        due = messages[0].due
+        self._turns.grant(due >> 1)
+        if due:
+            self._schedule.ask()
+        if len({message.decided for message in messages}) > 1:
+            self._on_split(record.step)
+        if any(message.leaves for message in messages):
+            self._schedule.agreed_to_leave()
+        at_one_place = is_same_place(message.exchanged for message in messages)
+        if not at_one_place or any(message.step_is_begun for message in messages):
+            self._progress.boundaries_at_updates()
+        return agree([message.record for message in messages])
+
+    def arrived(self, step: int, reasons: list[str], *, done: int) -> list[str]:
+        own = json.dumps([step, "; ".join(reasons)[:LONGEST_REASON], done]).encode()
+        told = self._board.exchange(own, ARRIVES_WITHIN_S)
+        try:
+            places = [json.loads(data) for data in told or ()]
+            if not places or any(int(place[0]) != step or len(place) < 3 for place in places):
+                raise ValueError("another rank stands elsewhere")
+        except (ValueError, TypeError, LookupError) as error:
+            self._board.leave()
+            raise ReplayError("the other ranks have not arrived at this step") from error
+        if len({place[2] for place in places}) > 1:  # one would be done before the others
+            self._board.leave()
+            why = next((f" ({place[1]})" for place in places if place[1]), "")
+            raise ReplayError(f"the ranks do not stand at the same step of their loops{why}")
+        others = [
+            f"rank {rank}: {place[1]}"
+            for rank, place in enumerate(places)
+            if place[1] and rank != self._rank
+        ]
+        return [*reasons, *others]
+
+    def _lose(self) -> None:
+        """From here on nothing is agreed."""
+        self._is_on = False
+        self._board.leave()
+        self._on_lost()
+
+    def tell(self, number: int) -> list[int]:
+        if not self._is_on:
+            return [number]
+        told = self._board.exchange(json.dumps({"told": number}).encode())
+        try:
+            return [int(json.loads(data)["told"]) for data in told or ()] or [-1]
+        except (ValueError, TypeError, LookupError):  # another rank is at another point
+            self._lose()
+            return [-1]
+
+    def decided(self, *what: object) -> None:
+        self._decided = xxhash.xxh3_64_intdigest(repr(what).encode(), seed=self._decided)
+
+    def end(self) -> None:
+        self._board.leave()

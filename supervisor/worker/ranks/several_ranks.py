@@ -1,0 +1,134 @@
+"""What is supervised of a script that joins a group of ranks, or starts processes of its own.
+
+From a certain step on a training is watched and no more.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Collection
+
+import torch
+
+from supervisor.codes import Found
+from supervisor.events.state_events import StateFound
+from supervisor.ranks import LEAD_RANK, RankPlace
+from supervisor.settings import PolicySettings
+from supervisor.training_state.snapshot import SnapshotRing
+from supervisor.worker.core.error_barrier import ErrorBarrier
+from supervisor.worker.core.progress import Progress, RunWarnings
+from supervisor.worker.ranks.collective_records import CollectiveCount
+from supervisor.worker.ranks.nodes_board import NodeLink
+
+
+class OnlyWatching:
+    """No treatment, no snapshot, no checkpoint, so no fast-forward either: a state of one rank is
+    of no use without the others'. What this process does is recorded and judged as always.
+
+    Args:
+        saving: names of the boundary listeners that copy or save the state.
+    """
+
+    def __init__(
+        self,
+        *,
+        policy: PolicySettings,
+        snapshots: SnapshotRing,
+        saving: Collection[str],
+        barrier: ErrorBarrier,
+        warn: RunWarnings,
+    ) -> None:
+        self.has_begun = False
+        self._policy = policy
+        self._snapshots = snapshots
+        self._saving = saving
+        self._barrier = barrier
+        self._warn = warn
+
+    def begin(self, why: str) -> None:
+        """Called once that is known; a second call does nothing. `why` is told at the terminal."""
+        if self.has_begun:
+            return
+        self.has_begun = True
+        self._policy.observe_only = True
+        for name in self._saving:
+            self._barrier(name).turn_off()
+        self._snapshots.clear()
+        self._warn(why, aloud=True)
+
+
+class SeveralRanks:
+    """Notices ranks that were not started by `supervisor run`: such a training is only watched.
+
+    Args:
+        place: of this rank among those that were.
+        collectives: counts what this rank enters, once it has joined them.
+        link: to the other nodes, opened when the script has joined; None if there are none, or
+            another rank of this node has it.
+        judge_waiting: has the steps judged whose judgement waits for later ones.
+    """
+
+    def __init__(
+        self,
+        *,
+        place: RankPlace,
+        collectives: CollectiveCount,
+        link: NodeLink | None,
+        judge_waiting: Callable[[], object],
+        only_watching: OnlyWatching,
+        progress: Progress,
+        barrier: ErrorBarrier,
+        warn: RunWarnings,
+    ) -> None:
+        self._place = place
+        self._collectives = collectives
+        self._counts = False
+        self._link = link
+        self._judge_waiting = judge_waiting
+        self._only_watching = only_watching
+        self._progress = progress
+        self._barrier = barrier
+        self._warn = warn
+
+    def joined(self, world_size: int) -> None:
+        """Called in the training's process after it joined a group of more than one rank."""
+        with self._barrier("several ranks"):
+            if world_size <= self._place.world_size:
+                if not self._counts:
+                    self._counts = True
+                    self._collectives.start()
+                if self._link is not None:
+                    store = torch.distributed.distributed_c10d._get_default_store()
+                    self._link.open(store, os.environ["MASTER_ADDR"])
+                return
+            if self._only_watching.has_begun:
+                return
+            self._judge_waiting()
+            step = self._progress.steps_done
+            found = StateFound(step=step, found=Found.SEVERAL_RANKS, world_size=world_size)
+            self._warn.write(found)
+            self._only_watching.begin(
+                f"{world_size} ranks that the supervisor did not start: this one is only watched: "
+                "nothing is treated or saved, and after a failure all ranks have to be started "
+                "again, from the script's own checkpoints: start them with "
+                f"`supervisor run --nproc-per-node {world_size}` instead"
+            )
+
+    def joined_in_child(self, world_size: int, rank: int) -> None:
+        """Called in a forked child after it joined a group: one rank says it for all."""
+        if rank == LEAD_RANK:
+            print(f"supervisor: warning: {_not_supervised(world_size)}", file=sys.stderr)
+
+    def started(self, processes: int) -> None:
+        """Called in the training's process before it starts others by torch.multiprocessing."""
+        with self._barrier("several ranks"):
+            self._warn(_not_supervised(processes), aloud=True)
+
+
+def _not_supervised(processes: int) -> str:
+    what = f"{processes} processes" if processes != 1 else "a process"
+    return (
+        f"{what} of the script's own (torch.multiprocessing): what is trained there is not "
+        "supervised: use `supervisor run --nproc-per-node` where the script can be started so"
+    )

@@ -1,0 +1,1 @@
+"""Values that the script reads out of tensors."""

@@ -1,0 +1,157 @@
+"""What a script reads out of tensors, and which objects its ranks exchange, on the tape.
+
+What a script reads in a replay: what it read in the recorded run.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import torch
+
+from supervisor.storage.steps.tape_reader import TapeReader
+from supervisor.worker.core.error_barrier import ErrorBarrier
+from supervisor.worker.core.interception_state import InterceptionState
+from supervisor.worker.core.loop_count import LoopCount
+from supervisor.worker.core.replay_comparison import ReplayComparison
+from supervisor.worker.ranks.silenced_collectives import (
+    SilencedCollectives,
+    note_objects,
+    recorded_objects,
+)
+from supervisor.worker.reads.recording import Recording, ReplayedReads, decode
+
+Call: TypeAlias = Callable[[], Any]
+
+
+class ScriptReads(ABC):
+    """Both sides: every method returns what the script gets. In the training's own thread."""
+
+    @abstractmethod
+    def read(self, kind: int, call: Call) -> Any:
+        """The script reads a value out of a tensor; `kind` is an `EntryKind`."""
+
+    @abstractmethod
+    def read_all(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """The script has read all of a tensor into an array or a list.
+
+        Returns:
+            What it is to read instead; None where it has read the right thing.
+        """
+
+    @abstractmethod
+    def objects(self, place: list[Any] | None, call: Call, *, all_have: bool) -> Any:
+        """Ranks exchange objects of Python, as by ``all_gather_object``.
+
+        Args:
+            place: the list into which they come; None for none.
+            all_have: behind it all ranks have the same ones.
+        """
+
+    @abstractmethod
+    def plans(self, call: Call) -> Any:
+        """Ranks exchange objects by which torch writes or reads one checkpoint of all of them."""
+
+
+class LiveReads(ScriptReads):
+    """Writes down what comes."""
+
+    def __init__(
+        self, recording: Recording, interception: InterceptionState, barrier: ErrorBarrier
+    ) -> None:
+        self._recording = recording
+        self._interception = interception
+        self._reading = barrier("reads", records=True)
+        self._exchanging = barrier("objects", records=True)
+
+    def read(self, kind: int, call: Call) -> Any:
+        return self._recording.read(kind, call)
+
+    def read_all(self, tensor: torch.Tensor) -> None:
+        with self._reading, self._interception.region():
+            self._recording.large.note(tensor)
+
+    def objects(self, place: list[Any] | None, call: Call, *, all_have: bool) -> Any:
+        with self._interception.region():
+            result = call()
+            with self._exchanging:
+                note_objects(self._recording.tape, place, result, all_have=all_have)
+            return result
+
+    def plans(self, call: Call) -> Any:
+        with self._interception.region():
+            return call()
+
+
+class RecordedReads(ScriptReads):
+    """The replay's side of `ScriptReads`.
+
+    Args:
+        count: there is no tape, and updates are counted; None for none.
+    """
+
+    def __init__(
+        self,
+        tape: TapeReader,
+        interception: InterceptionState,
+        comparison: ReplayComparison,
+        collectives: SilencedCollectives,
+        count: LoopCount | None,
+    ) -> None:
+        self._tape = tape
+        self._large = ReplayedReads(tape)
+        self._interception = interception
+        self._comparison = comparison
+        self._collectives = collectives
+        self._count = count
+        self._before_training = 0
+
+    @property
+    def are_on_tape(self) -> bool:
+        """Whether a value that the script reads now is the recorded one; before the training it is
+        what it is."""
+        return self._comparison.disproof is None and not self._tape.is_before_training
+
+    def begin_early(self) -> None:
+        """Something is not received that the recorded run received before it trained: from here on
+        what the script reads is the recorded run's."""
+        if self._comparison.holds:
+            with self._comparison:
+                self._tape.begin_early(self._before_training)
+
+    def read(self, kind: int, call: Call) -> Any:
+        if not self.are_on_tape:
+            value = call()
+            if not self.are_on_tape:
+                self._before_training += 1
+                return value
+        if self._tape.peek() != kind:
+            call()  # one that raises is on no tape: NumPy asks a tensor for an index first
+        with self._comparison:
+            return decode(kind, self._tape.take(kind))
+        return call()
+
+    def read_all(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        if not self.are_on_tape:
+            self._before_training += 1
+            return None
+        with self._interception.region(), self._comparison:
+            return self._large.recorded(tensor)
+        return None
+
+    def objects(self, place: list[Any] | None, call: Call, *, all_have: bool) -> Any:
+        comparison = self._comparison
+        if comparison.disproof is not None:
+            if self._count is None and comparison.steps_done:
+                return None
+            with self._interception.region():
+                return call()  # as in a live run: all ranks do
+        with self._interception.region(), comparison, self._collectives.really():
+            return recorded_objects(self._tape, place, call)
+        return None
+
+    def plans(self, call: Call) -> Any:
+        with self._interception.region(), self._collectives.really():
+            return call()

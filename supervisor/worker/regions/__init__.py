@@ -1,0 +1,1 @@
+"""Forwards, backwards and updates: seen live, answered in a replay."""

@@ -1,0 +1,1 @@
+"""What the script's Python holds: variables, frames, values on the stack."""

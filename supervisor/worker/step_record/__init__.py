@@ -1,0 +1,1 @@
+"""From what was seen of a step to its record."""

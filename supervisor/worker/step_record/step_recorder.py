@@ -1,0 +1,217 @@
+"""From what was seen of a step to its record, its row and its mark on the tape.
+
+Updates of the weights that supervision cannot see, told at the end of the process.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from supervisor.records import StepRecord
+from supervisor.storage.steps.flight_recorder import SCALER_SKIPPED, UPDATE_SKIPPED, FlightRecorder
+from supervisor.storage.steps.tape import TapeWriter
+from supervisor.training_state.gradients import earlier_gradients
+from supervisor.worker.core.progress import Progress, RunWarnings
+from supervisor.worker.core.step_probe import gradient_norm, has_values, read_number
+from supervisor.worker.probes.probes import Probes
+from supervisor.worker.step_record.input_watch import InputWatch
+from supervisor.worker.step_record.script_changes import ScriptChanges
+from supervisor.worker.treatment.update_controls import UpdateControls
+
+ANOTHER_TRAINING = 20
+"""Halves of a GAN, or an actor and its critic, step fewer times in a row."""
+
+MANY_BACKWARDS = 100
+"""Before the first update: more than gradients are usually accumulated over."""
+
+NO_STEP_YET = (
+    f"{MANY_BACKWARDS} backward passes and no step of a torch.optim.Optimizer yet: as long as none "
+    "steps, nothing is supervised. Optimizers that are not torch's (fastai's) are not seen"
+)
+
+GRAPHS_REPLAYED = (
+    "the script replays CUDA graphs: updates within them are not counted, judged or saved, and no "
+    "resume is exact. Graphs of forward and backward alone (torch.cuda.make_graphed_callables, "
+    'torch.compile with mode="reduce-overhead") are seen'
+)
+
+
+def tell_unseen_updates(*, steps: int, backward_calls: int, updates_by_others: int) -> str | None:
+    """Returns what was not supervised and what to do; None if everything was.
+
+    A loop that changes its weights by hand (``p.data.add_``) shows us no step, and the optimizer of
+    a second training is taken for the second one of the first.
+
+    Args:
+        steps: updates of the optimizer that leads.
+        backward_calls: since its last update.
+        updates_by_others: the same, of other optimizers.
+    """
+    if steps and updates_by_others >= ANOTHER_TRAINING:
+        return (
+            f"{updates_by_others} updates of another optimizer came after the last one of the "
+            "first: that training was not supervised. Run one training in a process"
+        )
+    if not steps and backward_calls > 1:
+        return (
+            f"{backward_calls} backward passes but no step of a torch.optim.Optimizer: nothing was "
+            "supervised. Weights that are changed by hand are not seen: use an optimizer"
+        )
+    return None
+
+
+class StepRecorder:
+    """Records the lead's updates, each once, before it is applied.
+
+    Attributes:
+        row: of the step under way in the flight recorder; -1 until it is recorded.
+        scaler: the newest GradScaler that the script has used.
+        inputs: looks at the batches.
+        changes: looks at what the script does to weights itself.
+    """
+
+    def __init__(
+        self,
+        *,
+        progress: Progress,
+        recorder: FlightRecorder,
+        tape: TapeWriter,
+        probes: Probes,
+        update_controls: UpdateControls,
+        inputs: InputWatch,
+        changes: ScriptChanges,
+        warn: RunWarnings,
+    ) -> None:
+        self.row = -1
+        self.scaler: Any = None
+        self.inputs = inputs
+        self.changes = changes
+        self._registry = changes.registry
+        self._progress = progress
+        self._recorder = recorder
+        self._tape = tape
+        self._probes = probes
+        self._update_controls = update_controls
+        self._watch = changes.watch
+        self._warn = warn
+        self._lead_size = 0
+        self._graphs_are_told = False
+
+    def graph_replays(self) -> None:
+        """A CUDA graph is about to be replayed, outside of forwards, backwards and updates."""
+        if not self._graphs_are_told:
+            self._graphs_are_told = True
+            self._progress.tape_is_broken(GRAPHS_REPLAYED)
+            self._warn(GRAPHS_REPLAYED, aloud=True)
+
+    def begin_backward(self) -> None:
+        """Counts a backward; the first one of a step may add to gradients of an earlier one.
+
+        A loss that is not finite does not count if nothing of its gradients is left: the script has
+        seen it, too, and left that batch out.
+        """
+        progress = self._progress
+        probe = progress.probe
+        if not probe.backward_calls:
+            progress.grads_matter = self._has_gradients()
+        elif not math.isfinite(probe.loss) and not self._has_gradients():
+            probe.loss, probe.loss_seen = 0.0, False
+        probe.backward_calls += 1
+        if probe.backward_calls == MANY_BACKWARDS and not progress.steps_done:
+            self._warn(NO_STEP_YET, aloud=True)
+
+    def _has_gradients(self) -> bool:
+        return any(map(has_values, earlier_gradients(self._registry)))
+
+    def clipped(self, parameters: list[torch.Tensor], max_norm: float, norm: Any) -> None:
+        """The script's own clipping gives the gradient norm for free, if it is that of the lead."""
+        size, probe = len(parameters), self._progress.probe
+        if size == self._lead_size or not self._lead_size:
+            probe.grad_norm = read_number(norm)
+            probe.norm_of = size
+            probe.clips_at = float(max_norm)
+            if self._watch.needs_norms:
+                self._watch.clipped(parameters)
+
+    def record(
+        self, lead: Optimizer, *, scaler_skipped: bool = False, scale: float = 1.0
+    ) -> StepRecord:
+        """Records the step under way, as its update is about to be made (or was left out by the
+        script's scaler).
+
+        Args:
+            scale: by which the gradients are still multiplied.
+        """
+        progress = self._progress
+        probe, step = progress.probe, progress.steps_done
+        parameters = self._see_gradients(lead, scale)
+        if scaler_skipped:
+            probe.grad_norm = float("inf")
+        if self.scaler is not None and self.scaler.is_enabled():
+            probe.loss_scale = scale if scale != 1.0 else float(self.scaler.get_scale())
+        if self._probes.is_on:
+            looked = self._probes.before_update(step, lead, parameters, probe.grad_norm)
+            probe.observed = {**looked, **probe.observed}
+        if probe.begins_training:
+            self.inputs.forget()
+            self.changes.forget()
+        loss = probe.loss if probe.loss_seen else math.nan
+        seen = self.inputs.judge(loss, probe.observed)
+        seen |= self.changes.judge(step, loss, lead, self._lead_size)
+        if seen:
+            probe.observed = {**seen, **probe.observed}
+        now = time.time()
+        record = probe.record(step, now, lead, scaler_skipped=scaler_skipped)
+        self.row = self._recorder.append(
+            record,
+            time=now,
+            backward_calls=probe.backward_calls,
+            forward_calls=probe.forward_calls,
+            batch_signature=probe.signature,
+            flags=SCALER_SKIPPED if scaler_skipped else 0,
+        )
+        return record
+
+    def mark_skipped(self) -> None:
+        """The update of the recorded step is left out."""
+        self._recorder.mark(self.row, flags=UPDATE_SKIPPED)
+
+    def finish(self, lead: Optimizer) -> None:
+        """The update of the recorded step was made: the next step begins."""
+        progress, probe = self._progress, self._progress.probe
+        self._tape.append_step(
+            progress.steps_done,
+            float(lead.param_groups[0]["lr"]),
+            probe.backward_calls,
+            probe.forward_calls,
+            probe.signature,
+        )
+        controls = self._update_controls.controls
+        if controls.ramp is not None or controls.adaptive is not None:
+            controls.advance(math.nan if probe.grad_norm is None else probe.grad_norm)
+        progress.backwards_of_last = probe.backward_calls
+        probe.forget()
+        if self._probes.is_on:
+            probe.observed.update(self._probes.after_update(progress.steps_done))
+        self.row = -1
+        progress.steps_done += 1
+        if progress.steps_done >= self._probes.next_step:
+            self._probes.begin(progress.steps_done)
+
+    def _see_gradients(self, lead: Optimizer, scale: float) -> list[torch.Tensor]:
+        """Computes the gradient norm, unless the script's clipping has given it; returns all
+        parameters."""
+        probe = self._progress.probe
+        parameters = self._update_controls.parameters(lead)
+        self._lead_size = len(parameters)
+        if probe.grad_norm is None or probe.norm_of != self._lead_size:
+            # As it is after any clipping.
+            probe.grad_norm = gradient_norm(parameters, scale)
+            probe.clips_at = math.inf
+            probe.norm_of = self._lead_size
+        return parameters

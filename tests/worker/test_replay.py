@@ -1,0 +1,91 @@
+"""The replay on its own, without a process around it."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from supervisor.storage.steps.tape_reader import TapeReader
+from supervisor.training_state.registry import Registry
+from supervisor.worker.core.interception_state import InterceptionState
+from supervisor.worker.core.training_hooks import TrainingHooks
+from supervisor.worker.replay import Replay
+
+
+def _arrive(steps: int, why: str | None) -> TrainingHooks:
+    raise AssertionError((steps, why))
+
+
+def _train(replay: Replay, registry: Registry, width: int) -> None:
+    """A whole training of a model of its own, as one fold of a cross-validation."""
+    model, x = nn.Linear(3, width), torch.ones(2, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    registry.add_optimizer(optimizer)
+    output = replay.forward(model, (x,), {}, lambda: model._call_impl(x))
+    assert output.shape == (2, width)
+    replay.backward(output, lambda root: None)
+    assert [p.grad.shape for p in model.parameters() if p.grad is not None] == [
+        (width, 3),
+        (width,),
+    ]
+
+
+class _Force(nn.Module):
+    """Asks for a gradient within its forward, as models of molecules and potentials do."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.clone().requires_grad_()
+        return torch.autograd.grad((x**3).sum(), x, create_graph=True)[0]
+
+
+def test_a_forward_that_asks_for_a_gradient_is_replayed() -> None:
+    replay = Replay(
+        interception=InterceptionState(),
+        registry=Registry(),
+        tape=TapeReader.empty(),
+        target=5,
+        arrive=_arrive,
+    )
+    model, x = _Force(), torch.ones(2, 3)
+
+    outputs = [replay.forward(model, (x,), {}, lambda: model._call_impl(x)) for _ in range(2)]
+
+    assert [o.tolist() for o in outputs] == [torch.full((2, 3), 3.0).tolist()] * 2
+    assert outputs[0].requires_grad
+
+
+def test_a_replay_gives_signs_of_life() -> None:
+    signs: list[int] = []
+    registry = Registry()
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters())
+    replay = Replay(
+        interception=InterceptionState(),
+        registry=registry,
+        tape=TapeReader.empty(),
+        target=5,
+        arrive=_arrive,
+        heartbeat=signs.append,
+    )
+
+    for _ in range(2):
+        replay.loading.batch(torch.ones(4, 3))
+        replay.forward(model, (torch.ones(4, 3),), {}, lambda: None)
+        replay.before_update(optimizer, (), {})
+        replay.after_update(optimizer, None)
+
+    assert signs == [0, 0, 1, 1, 1, 2]
+
+
+def test_models_that_come_one_after_another_are_not_taken_for_each_other() -> None:
+    registry = Registry()
+    replay = Replay(
+        interception=InterceptionState(),
+        registry=registry,
+        tape=TapeReader.empty(),
+        target=5,
+        arrive=_arrive,
+    )
+
+    for width in range(1, 40):  # the memory of one is given to the next sooner or later
+        _train(replay, registry, width)
