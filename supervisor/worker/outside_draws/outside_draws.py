@@ -33,6 +33,7 @@ from supervisor.worker.outside_draws.sites import (
     OF_THE_PROCESS,
     Site,
     caller,
+    is_library_import,
     line_of_script,
 )
 
@@ -215,8 +216,11 @@ class OutsideDraws:
         """Returns a reading of a clock in nanoseconds."""
         if not self.is_scripts():
             return now() + self._offsets.get(kind, 0)
-        key = (frame.f_code, frame.f_lasti, kind)
-        site = self._known.get(key) or self._site(frame, kind)
+        site = self._known.get((frame.f_code, frame.f_lasti, kind))
+        if site is None:
+            if is_library_import(frame):
+                return now()
+            site = self._site(frame, kind)
         if site.number < 0:
             return now()
         if self._is_replay:
@@ -289,6 +293,8 @@ class OutsideDraws:
             name = f"{what}|{code.co_filename}|{code.co_name}|{code.co_firstlineno}|{at}"
             name = name.replace("\n", " ")
             its_own = ("supervisor",) if what.startswith(NUMBER) else OF_THE_PROCESS
+            if is_library_import(frame, of="torch"):
+                return self._nobodys
             if module in its_own and not code.co_filename.startswith("<"):
                 site = self._nobodys
             elif name in self._sites:

@@ -75,12 +75,35 @@ def caller() -> FrameType:
     return frame
 
 
+def is_library_import(frame: FrameType | None, of: str = "") -> bool:
+    """Whether a library that is being imported has called. What it draws then depends on what had
+    been imported before, in another process of the same run, too.
+
+    Args:
+        of: only what is imported by this library counts.
+    """
+    is_import = False
+    while frame is not None:
+        path = frame.f_code.co_filename
+        is_import = is_import or path.startswith("<frozen importlib")
+        if is_import and str(frame.f_globals.get("__name__", "")).startswith(of):
+            return True
+        if _is_scripts_own(path):
+            return False
+        frame = frame.f_back
+    return False
+
+
+def _is_scripts_own(path: str) -> bool:
+    return not path.startswith((_PYTHON, _OURS, "<")) and "site-packages" not in path
+
+
 def line_of_script(frame: FrameType | None) -> str:
     """`file:line` of the innermost call that belongs to no library; empty for none."""
     first = frame
     while frame is not None:
         path = frame.f_code.co_filename
-        if not path.startswith((_PYTHON, _OURS, "<")) and "site-packages" not in path:
+        if _is_scripts_own(path):
             return f"{os.path.basename(path)}:{frame.f_lineno}"
         frame = frame.f_back
     if first is None or threading.current_thread() is not threading.main_thread():
