@@ -46,9 +46,11 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
 def cloned(tensor: torch.Tensor) -> torch.Tensor:
     """Returns a clone, within its graph, of the same class and with the same attributes; a class
     that is derived from torch's is not asked, and may refuse to be copied."""
+    if type(tensor) is torch.Tensor or type(tensor) is torch.nn.Parameter:
+        return tensor.clone()
     with torch._C.DisableTorchFunctionSubclass():
         copied = tensor.clone()
-        if type(copied) is not torch.Tensor or type(tensor) is torch.nn.Parameter:
+        if type(copied) is not torch.Tensor:
             return copied
         copied = copied.as_subclass(type(tensor))
     vars(copied).update(vars(tensor))
