@@ -34,7 +34,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.flipped_models import MODELS, OPTIMIZERS, Training, build
 from supervisor.worker.compute_check.doubled_operators import DoubledOperators
-from supervisor.worker.compute_check.operator_form import form_of, inputs_of, tensors_in
+from supervisor.worker.core.operator_form import form_of, inputs_of, tensors_in
 
 BATCH = 32
 STEPS = 8

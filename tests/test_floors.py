@@ -73,6 +73,7 @@ NEIGHBOURS = {
 SUB_ROOMS: dict[str, tuple[str, ...]] = {
     "worker": (
         "core",
+        "outside_draws",
         "process",
         "gradients",
         "probes",
@@ -82,8 +83,8 @@ SUB_ROOMS: dict[str, tuple[str, ...]] = {
         "script_state",
         "files",
         "reads",
-        "regions",
         "loading",
+        "regions",
         "checkpoints",
         "treatment",
         "judging",
@@ -91,6 +92,7 @@ SUB_ROOMS: dict[str, tuple[str, ...]] = {
         "compute_check",
         "inspection",
         "step_record",
+        "mistakes",
     ),
     "detectors": ("statistics", "base", "loss", "gradients", "precision", "objective", "schedule"),
     "storage": ("files", "run", "script_files", "checkpoints", "steps", "journal", "cases"),

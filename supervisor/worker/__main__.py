@@ -24,8 +24,9 @@ from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.script_files.set_aside import SetAside
 from supervisor.worker.core.process_signs import LOADING, SHORT, ExitRequest
 from supervisor.worker.outside_draws.outside_draws import OUTSIDE
-from supervisor.worker.outside_draws.sources import watch_outside
+from supervisor.worker.outside_draws.patches_draws import watch_outside
 from supervisor.worker.process.output import exit_code, show, take_out_our_frames
+from supervisor.worker.process.patches_input import KeptInput
 from supervisor.worker.process.patches_process import (
     watch_exec,
     watch_exit,
@@ -34,7 +35,6 @@ from supervisor.worker.process.patches_process import (
 )
 from supervisor.worker.process.patches_signals import script_signals
 from supervisor.worker.process.program import Program, TorchArrival
-from supervisor.worker.process.standard_input import KeptInput
 
 _PR_SET_PDEATHSIG = 1
 

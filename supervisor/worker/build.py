@@ -70,7 +70,7 @@ from supervisor.worker.core.process_signs import Heartbeat
 from supervisor.worker.core.progress import Progress, RecordingLimits, RunWarnings, ScriptUse
 from supervisor.worker.core.run_health import RunHealth
 from supervisor.worker.core.step_probe import StepProbe
-from supervisor.worker.core.training_hooks import TrainingHooks
+from supervisor.worker.core.training_hooks import ScriptReads, TrainingHooks
 from supervisor.worker.corruption.corruption_listener import CorruptionListener
 from supervisor.worker.corruption.state_check import StateCheck
 from supervisor.worker.corruption.update_watch import UpdateWatch
@@ -104,7 +104,7 @@ from supervisor.worker.ranks.several_ranks import OnlyWatching, SeveralRanks
 from supervisor.worker.ranks.silenced_collectives import SilencedCollectives
 from supervisor.worker.ranks.waiting_ranks import OwnTime, WaitingRanks
 from supervisor.worker.reads.recording import LargeReads, Recording
-from supervisor.worker.reads.script_reads import LiveReads, ScriptReads
+from supervisor.worker.reads.script_reads import LiveReads
 from supervisor.worker.replay import Replay
 from supervisor.worker.resumption import Resumption, Route
 from supervisor.worker.samples.sample_guard import SampleGuard

@@ -106,7 +106,7 @@ def _patch(worker: BuiltWorker) -> None:
     from supervisor.worker.corruption.patches_normalisation import watch_normalisation
     from supervisor.worker.files.patches_files import watch_files
     from supervisor.worker.gradients.patches_gradient_hooks import watch_gradient_hooks
-    from supervisor.worker.outside_draws.opened_databases import watch_databases
+    from supervisor.worker.outside_draws.patches_databases import watch_databases
     from supervisor.worker.random_state.patches_random import watch_random_states, watch_seeds
     from supervisor.worker.ranks.patches_collectives import (
         watch_collectives,

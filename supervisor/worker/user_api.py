@@ -16,8 +16,8 @@ from supervisor.worker.core.error_barrier import ErrorBarrier
 from supervisor.worker.core.part import Sides
 from supervisor.worker.core.progress import Progress
 from supervisor.worker.core.step_probe import observed_numbers
+from supervisor.worker.core.training_hooks import ScriptReads
 from supervisor.worker.judging.dispatcher import Dispatcher
-from supervisor.worker.reads.script_reads import ScriptReads
 from supervisor.worker.worker_session import Session
 
 

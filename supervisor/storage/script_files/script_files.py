@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
-from supervisor.storage.run.databases import Databases
 from supervisor.storage.run.file_names import absolute, link_is_made
 from supervisor.storage.run.rundir import RunDirectory
+from supervisor.storage.script_files.databases import Databases
 from supervisor.storage.script_files.file_lists import (
     CompleteList,
     OtherRanks,

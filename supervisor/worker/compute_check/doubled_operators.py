@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from supervisor.worker.compute_check.operator_form import (
+from supervisor.worker.core.operator_form import (
     Inputs,
     OperatorForm,
     copied,

@@ -98,3 +98,32 @@ class Seen(Protocol):
     def has_parameters(self, module: Module) -> bool: ...
     def enters_autocast(self) -> bool: ...
     def update_failed(self, optimizer: Optimizer, depth: int) -> None: ...
+
+
+class ScriptReads(ABC):
+    """Both sides: every method returns what the script gets. In the training's own thread."""
+
+    @abstractmethod
+    def read(self, kind: int, call: Call) -> Any:
+        """The script reads a value out of a tensor; `kind` is an `EntryKind`."""
+
+    @abstractmethod
+    def read_all(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """The script has read all of a tensor into an array or a list.
+
+        Returns:
+            What it is to read instead; None where it has read the right thing.
+        """
+
+    @abstractmethod
+    def objects(self, place: list[Any] | None, call: Call, *, all_have: bool) -> Any:
+        """Ranks exchange objects of Python, as by ``all_gather_object``.
+
+        Args:
+            place: the list into which they come; None for none.
+            all_have: behind it all ranks have the same ones.
+        """
+
+    @abstractmethod
+    def plans(self, call: Call) -> Any:
+        """Ranks exchange objects by which torch writes or reads one checkpoint of all of them."""

@@ -9,6 +9,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 from torch.optim import Optimizer
 
+from supervisor.by_identity import ByIdentity, IdentitySet
 from supervisor.worker.mistakes.mistake import ForwardSeen, Mistake, Proof, SeenSoFar
 from supervisor.worker.mistakes.places import ScriptLine, calls, function_at, told, tree_of
 
@@ -32,42 +33,41 @@ class StaysInEval(Mistake):
     kind = "training_in_eval_mode"
 
     def __init__(self) -> None:
-        self._trained: set[int] = set()
-        self._evaluated: dict[int, ScriptLine | None] = {}
-        self._now: tuple[int, nn.Module] | None = None
+        self._trained: IdentitySet[nn.Module] = IdentitySet()
+        self._evaluated: ByIdentity[nn.Module, ScriptLine | None] = ByIdentity()
+        self._now: nn.Module | None = None
         self._in_a_row = 0
         self._is_over = False
         self._place: ScriptLine | None = None
 
     def forward(self, seen: SeenSoFar, call: ForwardSeen) -> Proof | None:
-        module, key = call.module, id(call.module)
+        module = call.module
         if self._is_over:
             return None
         if not call.with_graph:
-            if not module.training and key in self._trained and key not in self._evaluated:
-                self._evaluated[key] = call.place()
+            if not module.training and module in self._trained and module not in self._evaluated:
+                self._evaluated[module] = call.place()
             return None
         if module.training:
-            if seen.updates or key not in self._trained:
-                self._trained.add(key)
+            if seen.updates or module not in self._trained:
+                self._trained.add(module)
             self._in_a_row, self._now = 0, None
-        elif key in self._evaluated:
-            self._now = key, module
+        elif module in self._evaluated:
+            self._now = module
             self._place = self._place or call.place()
         return None
 
     def updated(self, seen: SeenSoFar, optimizer: Optimizer, *, is_lead: bool) -> Proof | None:
         if not is_lead or self._is_over or self._now is None:
             return None
-        key, module = self._now
-        self._now = None
+        module, self._now = self._now, None
         self._in_a_row += 1
         if self._in_a_row < UPDATES:
             return None
         self._is_over = True
         off = [name for name, part in nn.Module.named_modules(module) if _matters(part)]
         on = any(part.training for part in nn.Module.modules(module) if _matters(part))
-        evaluated = self._evaluated[key]
+        evaluated = self._evaluated.get(module)
         if not off or on or evaluated is None or self._place is None:
             return None
         files = {file for file, _ in (*evaluated.around, *self._place.around)}

@@ -15,7 +15,7 @@ CARRIERS = frozenset(
         *("random", "secrets", "uuid", "torch.random", "torch.cuda", "torch.cuda.random"),
         *(
             f"{__package__}.outside_draws",
-            f"{__package__}.sources",
+            f"{__package__}.patches_draws",
             "supervisor.worker.random_state.patches_random",
         ),
         "supervisor.unwarned",

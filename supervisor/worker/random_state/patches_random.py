@@ -26,7 +26,7 @@ from supervisor.worker.core.interception_state import run_plainly
 from supervisor.worker.core.part import Sides
 from supervisor.worker.core.training_hooks import Seen
 from supervisor.worker.outside_draws.outside_draws import OUTSIDE
-from supervisor.worker.outside_draws.sources import from_system, replace_method
+from supervisor.worker.outside_draws.patches_draws import from_system, replace_method
 from supervisor.worker.random_state.random_states import LooksAtRandom
 
 _SEED_BYTES = 8

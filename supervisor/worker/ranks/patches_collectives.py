@@ -18,9 +18,8 @@ import torch
 from supervisor.storage.steps.tape import EntryKind
 from supervisor.worker.core.error_barrier import Breaker
 from supervisor.worker.core.part import Sides
-from supervisor.worker.core.training_hooks import Seen
+from supervisor.worker.core.training_hooks import ScriptReads, Seen
 from supervisor.worker.ranks.exchanges import Exchanges, FirstAverages
-from supervisor.worker.reads.script_reads import ScriptReads
 
 
 def watch_messages(exchanges: Exchanges, part: Breaker) -> None:

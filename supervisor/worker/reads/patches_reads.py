@@ -20,7 +20,7 @@ from torch.compiler import is_dynamo_compiling
 from supervisor.storage.steps.tape import EntryKind
 from supervisor.worker.core.interception_state import InterceptionState, outside_dynamo, run_plainly
 from supervisor.worker.core.part import Sides
-from supervisor.worker.reads.script_reads import ScriptReads
+from supervisor.worker.core.training_hooks import ScriptReads
 
 MAX_LISTED = 256
 """Elements up to which `tolist` and `numpy` are recorded as they are; of more, the tensor is."""

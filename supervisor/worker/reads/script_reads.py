@@ -5,9 +5,7 @@ What a script reads in a replay: what it read in the recorded run.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 
@@ -16,43 +14,13 @@ from supervisor.worker.core.error_barrier import ErrorBarrier
 from supervisor.worker.core.interception_state import InterceptionState
 from supervisor.worker.core.loop_count import LoopCount
 from supervisor.worker.core.replay_comparison import ReplayComparison
+from supervisor.worker.core.training_hooks import Call, ScriptReads
 from supervisor.worker.ranks.silenced_collectives import (
     SilencedCollectives,
     note_objects,
     recorded_objects,
 )
 from supervisor.worker.reads.recording import Recording, ReplayedReads, decode
-
-Call: TypeAlias = Callable[[], Any]
-
-
-class ScriptReads(ABC):
-    """Both sides: every method returns what the script gets. In the training's own thread."""
-
-    @abstractmethod
-    def read(self, kind: int, call: Call) -> Any:
-        """The script reads a value out of a tensor; `kind` is an `EntryKind`."""
-
-    @abstractmethod
-    def read_all(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        """The script has read all of a tensor into an array or a list.
-
-        Returns:
-            What it is to read instead; None where it has read the right thing.
-        """
-
-    @abstractmethod
-    def objects(self, place: list[Any] | None, call: Call, *, all_have: bool) -> Any:
-        """Ranks exchange objects of Python, as by ``all_gather_object``.
-
-        Args:
-            place: the list into which they come; None for none.
-            all_have: behind it all ranks have the same ones.
-        """
-
-    @abstractmethod
-    def plans(self, call: Call) -> Any:
-        """Ranks exchange objects by which torch writes or reads one checkpoint of all of them."""
 
 
 class LiveReads(ScriptReads):

@@ -12,7 +12,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from supervisor.worker.compute_check.operator_form import (
+from supervisor.worker.core.operator_form import (
     form_of,
     generators_of,
     inputs_of,

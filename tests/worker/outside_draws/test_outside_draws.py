@@ -14,7 +14,7 @@ BEGIN = """
 import copy, datetime, json, os, pickle, random, secrets, sys, threading, time, uuid
 from pathlib import Path
 from supervisor.worker.outside_draws.outside_draws import OUTSIDE
-from supervisor.worker.outside_draws.sources import watch_outside
+from supervisor.worker.outside_draws.patches_draws import watch_outside
 
 meta = json.loads(sys.argv[2])
 OUTSIDE.install(Path(sys.argv[1]), resumes=meta is not None)

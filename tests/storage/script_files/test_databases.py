@@ -5,8 +5,8 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-from supervisor.storage.run.databases import SQLITE, Databases
 from supervisor.storage.run.rundir import RunDirectory
+from supervisor.storage.script_files.databases import SQLITE, Databases
 from supervisor.storage.script_files.set_aside import SetAside
 
 

@@ -8,7 +8,7 @@ import urllib.parse
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from supervisor.storage.run.databases import DBM, SQLITE, Databases
+from supervisor.storage.script_files.databases import DBM, SQLITE, Databases
 from supervisor.worker.core.interception_state import InterceptionState
 
 
