@@ -1,5 +1,4 @@
-"""einops: a vision transformer with rearrange layers, dropout, label smoothing, gradient clipping.
-"""
+"""einops: a vision transformer with rearrange layers, dropout, label smoothing, gradient clipping."""
 import torch
 from einops import rearrange
 from einops.layers.torch import Rearrange, Reduce

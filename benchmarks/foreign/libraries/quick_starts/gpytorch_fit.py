@@ -1,6 +1,4 @@
-"""GPyTorch: an exact GP with ARD on 100 points, its marginal likelihood maximized by Adam; then a
-variational one in batches.
-"""
+"""GPyTorch: an exact GP with ARD on 100 points, its marginal likelihood maximized by Adam; then a variational one in batches."""
 import gpytorch
 import torch
 

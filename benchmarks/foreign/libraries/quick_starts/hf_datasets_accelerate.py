@@ -1,6 +1,4 @@
-"""datasets and Accelerate: a mapped, shuffled data set in torch's format, accumulation, checkpoints
-of its own.
-"""
+"""datasets and Accelerate: a mapped, shuffled data set in torch's format, accumulation, checkpoints of its own."""
 import torch
 from accelerate import Accelerator
 from accelerate.utils import ProjectConfiguration, set_seed

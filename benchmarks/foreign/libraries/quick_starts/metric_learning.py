@@ -1,6 +1,4 @@
-"""pytorch-metric-learning: triplet margin with a miner, a cross-batch memory, an accuracy
-calculator.
-"""
+"""pytorch-metric-learning: triplet margin with a miner, a cross-batch memory, an accuracy calculator."""
 import torch
 from pytorch_metric_learning import distances, losses, miners, reducers
 

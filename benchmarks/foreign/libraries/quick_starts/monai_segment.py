@@ -1,6 +1,4 @@
-"""MONAI: dictionary transforms with random ones, a cached data set, MetaTensors, a UNet, sliding
-windows in its validation.
-"""
+"""MONAI: dictionary transforms with random ones, a cached data set, MetaTensors, a UNet, sliding windows in its validation."""
 import torch
 from monai.data import CacheDataset, DataLoader
 from monai.inferers import sliding_window_inference

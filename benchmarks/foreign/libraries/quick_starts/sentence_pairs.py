@@ -1,6 +1,4 @@
-"""sentence-transformers: a tiny random encoder, its trainer, multiple negatives, an evaluator of
-similarity.
-"""
+"""sentence-transformers: a tiny random encoder, its trainer, multiple negatives, an evaluator of similarity."""
 import os
 import random
 

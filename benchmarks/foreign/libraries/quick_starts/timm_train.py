@@ -1,5 +1,4 @@
-"""timm: a small ResNet, mixup, its optimizer and schedule factories, an averaged model, its saver.
-"""
+"""timm: a small ResNet, mixup, its optimizer and schedule factories, an averaged model, its saver."""
 import timm
 import torch
 from timm.data import Mixup

@@ -1,6 +1,4 @@
-"""TorchRL: a prioritized replay buffer in lazy storage, a DQN loss with a soft target on made
-transitions.
-"""
+"""TorchRL: a prioritized replay buffer in lazy storage, a DQN loss with a soft target on made transitions."""
 import torch
 from tensordict import TensorDict
 from torchrl.data import LazyTensorStorage, TensorDictPrioritizedReplayBuffer

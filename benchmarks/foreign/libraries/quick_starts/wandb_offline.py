@@ -1,5 +1,4 @@
-"""W&B offline: a run with watch, logged histograms, a summary, an artifact, its link `latest-run`.
-"""
+"""W&B offline: a run with watch, logged histograms, a summary, an artifact, its link `latest-run`."""
 import os
 
 os.environ.update(WANDB_MODE="offline", WANDB_SILENT="true")
