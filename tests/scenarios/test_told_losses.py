@@ -54,7 +54,8 @@ def test_a_run_that_can_save_nothing_is_amber_and_words_of_6000_letters_cost_not
     assert differences(ended.result(), expected.result()) == []
     assert ended.stderr.count("supervisor: warning: checkpoint not saved") == 1
     assert "supervisor: writing the report\n" in ended.stderr
-    assert "supervisor: completed, but not all is well" in ended.stderr
+    assert "supervisor: completed at step" in ended.stderr
+    assert ", but not all is well: " in ended.stderr
     assert "No checkpoint could be saved" in ended.stderr
     assert report["title"] == "Completed, no checkpoint"
     assert '<header class="warn">' in page
@@ -72,7 +73,8 @@ def test_a_run_directory_that_is_deleted_is_said_at_once_and_at_the_end(tmp_path
     assert ended.returncode == 0
     assert differences(ended.result(), expected.result()) == []
     assert "warning: the run directory run was removed while the run went on" in ended.stderr
-    assert "supervisor: completed, but not all is well" in ended.stderr
+    assert "supervisor: completed at step" in ended.stderr
+    assert ", but not all is well: " in ended.stderr
     assert report["title"] == "Completed, run directory lost"
     assert '<header class="bad">' in page
 
@@ -92,5 +94,6 @@ def test_a_disk_that_is_too_small_is_told(tmp_path: Path) -> None:
         subprocess.run(["umount", "-l", str(small)], check=True)
 
     assert ended.returncode == 0
-    assert "supervisor: completed, but not all is well" in ended.stderr
+    assert "supervisor: completed at step" in ended.stderr
+    assert ", but not all is well: " in ended.stderr
     assert report["title"] == "Completed, no checkpoint"

@@ -40,7 +40,7 @@ def test_a_rate_that_was_overridden_is_told_at_the_end(tmp_path: Path) -> None:
     assert ended.returncode == 0, ended.stderr
     assert counted["limit_lr"] == 1
     assert told == sum(counted.values())
-    assert f"supervisor: completed, {told} treatments: " in ended.stderr
+    assert f"supervisor: treated {told} times: " in ended.stderr
     assert f"learning rate held at x0.001 for {len(rates)} of 300 steps" in ended.stderr
     assert len(rates) >= 140
     assert all(rows["lr"][row] == 20.0 for row in rates)

@@ -29,7 +29,7 @@ class KeptInput:
     def install(self, *, now: bool) -> None:
         """Called before the script begins; `now`: its input begins with what is kept."""
         if sys.stdin is not None:
-            raw: Any = _AskingFile(self)
+            raw: Any = FileIO(self)
             raw.name = "<stdin>"
             stream: Any = io.TextIOWrapper(
                 io.BufferedReader(raw), sys.stdin.encoding, sys.stdin.errors, newline="\n"
@@ -68,8 +68,10 @@ class KeptInput:
             self.begin()
 
 
-class _AskingFile(io.FileIO):
-    """Descriptor 0, as Python opens it."""
+class FileIO(io.FileIO):
+    """Descriptor 0, as Python opens it, down to the name of its class."""
+
+    __module__ = "_io"
 
     def __init__(self, kept: KeptInput) -> None:
         super().__init__(_STDIN, "rb", closefd=False)
