@@ -160,6 +160,7 @@ def main() -> None:
     parser.add_argument("--attempt", type=int)
     parser.add_argument("--rank", type=int)
     parser.add_argument("--handover")
+    parser.add_argument("--input", nargs="*")
     parser.add_argument("--kind")
     parser.add_argument("--target", type=Path)
     parser.add_argument("--function")
