@@ -29,11 +29,12 @@ from supervisor.worker.outside_draws.draws_file import (
     DrawsWriter,
 )
 from supervisor.worker.outside_draws.sites import (
+    AT_IMPORT,
     NUMBER,
     OF_THE_PROCESS,
     Site,
     caller,
-    is_library_import,
+    is_at_import,
     line_of_script,
 )
 
@@ -216,11 +217,8 @@ class OutsideDraws:
         """Returns a reading of a clock in nanoseconds."""
         if not self.is_scripts():
             return now() + self._offsets.get(kind, 0)
-        site = self._known.get((frame.f_code, frame.f_lasti, kind))
-        if site is None:
-            if is_library_import(frame):
-                return now()
-            site = self._site(frame, kind)
+        key = (frame.f_code, frame.f_lasti, kind)
+        site = self._known.get(key) or self._site(frame, kind)
         if site.number < 0:
             return now()
         if self._is_replay:
@@ -293,14 +291,13 @@ class OutsideDraws:
             name = f"{what}|{code.co_filename}|{code.co_name}|{code.co_firstlineno}|{at}"
             name = name.replace("\n", " ")
             its_own = ("supervisor",) if what.startswith(NUMBER) else OF_THE_PROCESS
-            if is_library_import(frame, of="torch"):
-                return self._nobodys
             if module in its_own and not code.co_filename.startswith("<"):
                 site = self._nobodys
             elif name in self._sites:
                 site = self._sites[name]
             else:
                 said = f"{line_of_script(frame)} draws from {what}".replace("\n", " ")
+                said += AT_IMPORT if is_at_import(frame) else ""
                 site = self._add(f"{name}\n{said}", said)
                 if self._writer is not None:
                     self._append(SITE, site, f"{name}\n{said}".encode())
@@ -338,7 +335,8 @@ class OutsideDraws:
         self._writer = None
 
     def _differs(self, site: Site) -> None:
-        self.lose(f"{site.said} otherwise than the recorded run")
+        if not site.is_at_import:
+            self.lose(f"{site.said} otherwise than the recorded run")
 
     def _runs_on(self, kind: str, last: int | None) -> None:
         """A clock that counts from anywhere goes on from where the script saw it last."""
