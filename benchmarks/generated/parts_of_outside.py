@@ -1,6 +1,7 @@
 """What comes from outside of the process: entropy, clocks, databases, descriptors.
 
-Two runs draw other values, so what these parts leave tells only whether a run has kept to its own.
+Two runs draw other values, so what these parts leave tells only whether a run has kept to its own;
+the values themselves are gone at the end.
 """
 
 from benchmarks.generated.part import Part
@@ -13,7 +14,7 @@ PARTS = (
         after="""
             with open($own_name, "a") as file: file.write(f"{$step}\\n")
         """,
-        end="os.replace($own_name, 'own-name.txt')",
+        end="os.replace($own_name, 'own-name.txt'); $own_name = None",
     ),
     Part(
         name="file named by the clock",
@@ -22,7 +23,7 @@ PARTS = (
         epoch="""
             with open($clock_name, "a") as file: file.write(f"{$epoch} {$step}\\n")
         """,
-        end="os.replace($clock_name, 'clock-name.txt')",
+        end="os.replace($clock_name, 'clock-name.txt'); $clock_name = None",
     ),
     Part(
         name="seed of the system",
@@ -32,6 +33,7 @@ PARTS = (
         end="""
             again = random.Random($secret)
             print("seed kept", $told == [again.randrange(1000) for _ in $told])
+            again = $secret = $of_secret = $told = None
         """,
     ),
     Part(
@@ -45,6 +47,7 @@ PARTS = (
         end="""
             again = [(int($begin_of.integers(99)), int($old_begin.randint(99))) for _ in $from_anywhere]
             print("begin kept", again == $from_anywhere)
+            again = $anywhere = $old_anywhere = $begin_of = $old_begin = $from_anywhere = None
         """,
     ),
     Part(
@@ -58,6 +61,7 @@ PARTS = (
         end="""
             print("keys", all(pathlib.Path(f"key-{e}.txt").read_text() == k for e, k in $keys_drawn.items()))
             for e in $keys_drawn: os.remove(f"key-{e}.txt")
+            $keys_drawn = None
         """,
     ),
     Part(
@@ -65,7 +69,7 @@ PARTS = (
         top="import time",
         setup="$looked = [time.monotonic()]",
         epoch="$looked.append(time.monotonic())",
-        end="print('grows', $looked == sorted($looked), len($looked))",
+        end="print('grows', $looked == sorted($looked), len($looked)); $looked = None",
     ),
     Part(
         name="rows of a database",
@@ -88,11 +92,11 @@ PARTS = (
     Part(
         name="descriptor of an epoch",
         setup="$descriptor = os.open('descriptor-0.txt', os.O_WRONLY | os.O_CREAT | os.O_TRUNC)",
-        after="os.write($descriptor, f'{$step}\\n'.encode())",
+        after='os.write($descriptor, f"{$step}\\n".encode())',
         epoch="""
             os.close($descriptor)
             $descriptor = os.open(f"descriptor-{$epoch + 1}.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         """,
-        end="os.close($descriptor)",
+        end="os.close($descriptor); $descriptor = None",
     ),
 )

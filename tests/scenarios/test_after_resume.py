@@ -44,9 +44,10 @@ result = meta.state_dict()
 """
 TOSSED = """
 import os
+device = os.open("/dev/urandom", os.O_RDONLY)  # what is read of a file is not recorded
 model = make_model(); optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
 for step in range(20):
-    i = torch.randint(0, 96, (8,)); noise = 0.01 * os.urandom(1)[0]
+    i = torch.randint(0, 96, (8,)); noise = 0.01 * os.read(device, 1)[0]
     loss = F.mse_loss(model(X[i]), Y[i]) + noise
     optimizer.zero_grad(); loss.backward(); optimizer.step()
 result = model.state_dict()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 from pathlib import Path
 
 from tests.scenarios.loop_styles import ENDING, PRELUDE, script
@@ -207,17 +209,24 @@ def test_a_log_that_a_forward_appends_to_is_that_of_plain_python(tmp_path: Path)
     assert (ended.folder / "all.log").read_text() == (expected.folder / "all.log").read_text()
 
 
-def test_a_database_that_nothing_else_tells_of_makes_a_resume_approximate(tmp_path: Path) -> None:
+def test_a_database_that_nothing_else_tells_of_is_that_of_plain_python(tmp_path: Path) -> None:
+    text = f"{PRELUDE}{DATABASE}{ENDING}"
+
+    expected = train_plainly(tmp_path / "plain", text)
     ended = supervised(
-        tmp_path / "killed",
-        f"{PRELUDE}{DATABASE}{ENDING}",
-        settings=KILLED,
-        faults="[{kind: sigkill, step: 17}]",
+        tmp_path / "killed", text, settings=KILLED, faults="[{kind: sigkill, step: 17}]"
     )
 
-    (resumed,) = ended.events("resumed")
-    assert resumed["exactness"] == "approximate"
-    assert "rows.db" in resumed["reason"]
+    assert [e["exactness"] for e in ended.events("resumed")] == ["exact"]
+    rows, of_plain = (_rows(folder / "rows.db") for folder in (ended.folder, expected.folder))
+    assert len(rows) == 24
+    assert rows == of_plain
+
+
+def _rows(path: Path) -> list[tuple[int, float]]:
+    with contextlib.closing(sqlite3.connect(path)) as data:
+        assert data.execute("pragma integrity_check").fetchall() == [("ok",)]
+        return data.execute("select * from rows order by rowid").fetchall()
 
 
 BLOBS = """

@@ -29,10 +29,12 @@ from supervisor.worker.outside_draws.draws_file import (
     DrawsWriter,
 )
 from supervisor.worker.outside_draws.sites import (
+    AT_IMPORT,
     NUMBER,
     OF_THE_PROCESS,
     Site,
     caller,
+    is_at_import,
     line_of_script,
 )
 
@@ -295,6 +297,7 @@ class OutsideDraws:
                 site = self._sites[name]
             else:
                 said = f"{line_of_script(frame)} draws from {what}".replace("\n", " ")
+                said += AT_IMPORT if is_at_import(frame) else ""
                 site = self._add(f"{name}\n{said}", said)
                 if self._writer is not None:
                     self._append(SITE, site, f"{name}\n{said}".encode())
@@ -332,7 +335,8 @@ class OutsideDraws:
         self._writer = None
 
     def _differs(self, site: Site) -> None:
-        self.lose(f"{site.said} otherwise than the recorded run")
+        if not site.is_at_import:
+            self.lose(f"{site.said} otherwise than the recorded run")
 
     def _runs_on(self, kind: str, last: int | None) -> None:
         """A clock that counts from anywhere goes on from where the script saw it last."""

@@ -36,6 +36,8 @@ _PYTHON = os.path.dirname(os.__file__) + os.sep
 _OURS = str(Path(__file__).parents[2]) + os.sep
 NUMBER = "a number: "
 """Begins what gives the process's own numbers."""
+AT_IMPORT = ", at an import"
+"""Ends what is said of a place for which `is_at_import` holds."""
 
 
 class Site:
@@ -66,6 +68,11 @@ class Site:
         """Whether it gives numbers of the process, which no other process is given."""
         return f" draws from {NUMBER}" in self.said
 
+    @property
+    def is_at_import(self) -> bool:
+        """Whether a replay may draw it at another time, or not at all."""
+        return self.said.endswith(AT_IMPORT)
+
 
 def caller() -> FrameType:
     """The frame that draws, through the modules that draw for others."""
@@ -86,3 +93,26 @@ def line_of_script(frame: FrameType | None) -> str:
     if first is None or threading.current_thread() is not threading.main_thread():
         return ""
     return f"{os.path.basename(first.f_code.co_filename)}:{first.f_lineno}"
+
+
+def is_at_import(frame: FrameType | None) -> bool:
+    """Whether a module of Python's own, or one that torch brings, draws while it is imported.
+
+    A process may have such a module before the script asks for it: that in which `supervisor
+    explain` replays has torch already. What is recorded of it is given back where it is asked for.
+    """
+    first, is_imported, is_torchs = frame, False, False
+    while frame is not None:
+        path = frame.f_code.co_filename
+        if path.startswith("<frozen importlib"):
+            is_imported = True
+        elif not path.startswith((_PYTHON, _OURS)) and "site-packages" not in path:
+            break
+        is_torchs = is_torchs or _top(frame) == "torch"
+        frame = frame.f_back
+    of_python = first is not None and _top(first) in sys.stdlib_module_names
+    return is_imported and (is_torchs or of_python)
+
+
+def _top(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
