@@ -70,6 +70,7 @@ from supervisor.worker.core.process_signs import Heartbeat
 from supervisor.worker.core.progress import Progress, RecordingLimits, RunWarnings, ScriptUse
 from supervisor.worker.core.run_health import RunHealth
 from supervisor.worker.core.step_probe import StepProbe
+from supervisor.worker.core.trace import trace
 from supervisor.worker.core.training_hooks import ScriptReads, TrainingHooks
 from supervisor.worker.corruption.corruption_listener import CorruptionListener
 from supervisor.worker.corruption.state_check import StateCheck
@@ -196,6 +197,8 @@ class BuiltWorker:
         self._parts()
         self._live()
         self._session()
+        drivers = [one for one in (self.live, self.replay) if one is not None]
+        trace(drivers, self.parts.all, lambda: self.progress.steps_done)
         if self.start is None:
             self.ordered.from_nothing()
             self.files.record.begin_anew()
@@ -748,7 +751,7 @@ class BuiltWorker:
     def _session(self) -> None:
         """How this attempt comes to where it begins, and who is asked from outside: by torch's
         patched functions, the process and the script."""
-        replay = None if self.route is None else self._replay(self.route)
+        self.replay = replay = None if self.route is None else self._replay(self.route)
         self._sides(replay)
         arrival = Arrival(
             ranks=self.ranks,

@@ -42,6 +42,11 @@ class Parts:
         self._has_started = False
 
     @property
+    def all(self) -> list[Part]:
+        """In their order."""
+        return [part for part, _ in self._all]
+
+    @property
     def names(self) -> list[str]:
         """Of all, in their order."""
         return [part.name for part, _ in self._all]
