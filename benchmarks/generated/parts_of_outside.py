@@ -32,7 +32,7 @@ PARTS = (
         end="""
             again = random.Random($secret)
             print("seed kept", $told == [again.randrange(1000) for _ in $told])
-            $secret, $of_secret, $told = 0, None, []
+            again, $secret, $of_secret, $told = None, 0, None, []
         """,
     ),
     Part(
