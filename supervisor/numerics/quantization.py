@@ -295,7 +295,45 @@ def _analyze(tensor: torch.Tensor, target: NumberFormat, name: str) -> TensorAna
         dimensions=dimensions,
         advice=(),
     )
-    return _judged(analysis, target)
+    told = _mask(values, analysis, target) or _whole_numbers(sound, analysis, target)
+    if told is None:
+        return _judged(analysis, target)
+    return replace(analysis, level=told[0], advice=told[1:])
+
+
+def _mask(
+    values: torch.Tensor, analysis: TensorAnalysis, target: NumberFormat
+) -> tuple[Level, str] | None:
+    """What is said of a mask: -inf, or one value as low, where nothing may be looked at."""
+    below = int(torch.isneginf(values).sum())
+    if analysis.nan_count or analysis.inf_count != below or analysis.smallest != analysis.largest:
+        return None
+    if below and target.has_infinity:
+        return Level.OK, "a mask: its -inf is held as it is, nothing is lost"
+    if below:
+        return Level.SEVERE, f"a mask: its -inf is NaN in {target.name}: keep it in BF16 or FP16"
+    if analysis.saturated_share and float(values.max()) <= 0.0:
+        return Level.WARNING, (
+            f"a mask: its lowest value is beyond {target.name}, and a row of it alone gives NaN: "
+            "take torch.finfo of the type in use for it"
+        )
+    return None
+
+
+def _whole_numbers(
+    sound: torch.Tensor, analysis: TensorAnalysis, target: NumberFormat
+) -> tuple[Level, str] | None:
+    """What is said of positions, indices and counts; None where there is nothing to say."""
+    is_whole = analysis.nan_count + analysis.inf_count == 0 and bool((sound == sound.trunc()).all())
+    exact = 2.0 / torch.finfo(target.dtype).eps
+    if not is_whole or analysis.largest <= exact or analysis.saturated_share:
+        return None
+    if not analysis.relative_error:
+        return None
+    return Level.WARNING, (
+        f"whole numbers up to {figure(analysis.largest)}: above {exact:.0f} {target.name} rounds "
+        "them: keep positions, indices and counts as integers or in FP32"
+    )
 
 
 def _dimension(

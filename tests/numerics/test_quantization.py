@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -177,3 +179,36 @@ def test_shares_and_errors_stay_in_their_bounds(values: list[float], dtype: str)
     assert 0 <= result.saturated_share <= 1
     assert 0 <= result.relative_error <= 1
     assert result.nan_count + result.inf_count <= len(values)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "level"), [("bf16", "ok"), ("fp16", "ok"), ("fp8_e5m2", "ok"), ("fp8_e4m3", "severe")]
+)
+def test_a_mask_is_severe_only_where_the_format_has_no_infinity(dtype: str, level: str) -> None:
+    mask = torch.triu(torch.full((32, 32), -math.inf), 1)
+
+    analysis = analyze_tensor(mask, dtype)
+
+    assert (analysis.level.value, len(analysis.advice)) == (level, 1)
+    assert analysis.advice[0].startswith("a mask: ")
+
+
+def test_an_infinity_among_numbers_is_no_mask() -> None:
+    assert analyze_tensor(torch.tensor([1.0, -math.inf, 2.0])).level.value == "severe"
+    assert analyze_tensor(torch.tensor([0.0, math.inf])).level.value == "severe"
+
+
+def test_a_mask_of_the_lowest_number_of_fp32_is_told_what_to_take() -> None:
+    mask = torch.triu(torch.full((8, 8), torch.finfo(torch.float32).min), 1)
+
+    analysis = analyze_tensor(mask, "fp16")
+
+    assert analysis.level.value == "warning"
+    assert "torch.finfo of the type in use" in analysis.advice[0]
+
+
+def test_positions_are_told_from_where_on_they_are_rounded() -> None:
+    (advice,) = analyze_tensor(torch.arange(5000.0), "bf16").advice
+
+    assert "above 256 bf16 rounds them" in advice
+    assert analyze_tensor(torch.arange(200.0), "bf16").level.value == "ok"

@@ -7,7 +7,10 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from supervisor.events.run_events import HangDetected
+import numpy as np
+
+from supervisor.codes import ExitCause
+from supervisor.events.run_events import HangDetected, WorkerExited
 from supervisor.report.facts.crash_report import Cost, DecisionPath, Incident
 from supervisor.report.facts.figures import duration, integer, show
 from supervisor.report.facts.interventions import would_have
@@ -22,6 +25,8 @@ EXPLAINED = frozenset(
      "loss_scale_collapse", "learning_rate", "exception", "nonfinite", HIGH_LOSS}
 )  # fmt: skip
 """What `supervisor explain` can say more about than the report."""
+MACHINES = (ExitCause.KILLED, ExitCause.PREEMPTED, ExitCause.INTERRUPTED, ExitCause.HANG)
+"""Ends that set the interval between saves, see `supervisor/parent/restarts`."""
 _SETTINGS = {
     "out_of_memory": "in your script: half the micro-batch, twice the accumulation",
     "host_out_of_memory": "in your script: fewer loader workers (num_workers)",
@@ -108,10 +113,37 @@ def build_next_steps(
     if cost.replayed_s > 0.2 * max(cost.wall_s, 1e-9):
         share = show(100 * cost.replayed_s / cost.wall_s, 2)
         steps.append(
-            f"{share} % of the time ({duration(cost.replayed_s)}) was work done twice:"
-            " save more often, with --set checkpoint.every_s=60."
+            f"{share} % of the time ({duration(cost.replayed_s)}) was work done twice"
+            f"{_saved_more_often(run_data)}."
         )
     return tuple(steps)
+
+
+ATTEMPT_SAVES = 6
+"""Saves in an attempt of usual length: half an interval, a twelfth of it, is lost at its end."""
+
+
+def _saved_more_often(run_data: RunData) -> str:
+    """Which setting makes a failure cost less in this run; empty where nothing is to be set."""
+    settings = run_data.config.get("checkpoint")
+    settings = settings if isinstance(settings, dict) else {}
+    for name in ("every_steps", "every_s"):
+        if settings.get(name) is not None:
+            return (
+                f": --set checkpoint.{name}={settings[name]} is too long for it, and with "
+                f"--set checkpoint.{name}=null the interval follows the failures seen"
+            )
+    lengths = [
+        float(rows.time[-1] - rows.time[0])
+        for number in np.unique(run_data.steps.attempt)[:-1]
+        if len(rows := run_data.steps.of_attempt(int(number))) > 1
+    ]
+    if not lengths:
+        return ""
+    if any(event.cause in MACHINES for event in run_data.of(WorkerExited)):
+        return ": from its second attempt on it saves as often as its failures ask for"
+    every = max(1, round(float(np.median(lengths)) / ATTEMPT_SAVES))
+    return f": save more often, with --set checkpoint.every_s={every}"
 
 
 def _of_calm_run(run_data: RunData) -> tuple[str, ...]:
