@@ -506,7 +506,9 @@ class Attempt:
         s = self._s
         if s.agent is not None or any(watch.feed.has_stepped for watch in self._watches):
             return ""
-        ended = process.family.end_copies(self._line(), s.spec.target)
+        note = self._note(self._lead.rank)
+        forks = note is not None and note.leaves
+        ended = process.family.end_copies(self._line(), s.spec.target, forks=forks)
         if not ended:
             return ""
         return (

@@ -144,14 +144,18 @@ class Worker:
 
         return Run(self._rundir.root)
 
-    def _script_ended(self) -> int:
-        """It came to its end: complete, unless its training was still being fast-forwarded."""
+    def _script_ended(self, *, leaves: bool = False) -> int:
+        """It came to its end: complete, unless its training was still being fast-forwarded.
+
+        Args:
+            leaves: not at the end of its file, but by `sys.exit` or `os._exit`.
+        """
         shortfall = self._ask(lambda session: session.shortfall, "")
         if not shortfall:
             sick = self._ask(lambda session: session.sickness(), "")
             stopped = self._was_stopped()
             self._end(completed=not stopped and not sick, parts=stopped)
-            return self._leave(ExitNote(kind="completed", code=0, sick=sick), 0)
+            return self._leave(ExitNote(kind="completed", code=0, sick=sick, leaves=leaves), 0)
         self._session.warn(shortfall)
         self._end(completed=False)
         return self._leave(ExitNote(kind="short", message=shortfall), 1)
@@ -163,7 +167,7 @@ class Worker:
         if threading.current_thread() is not threading.main_thread():
             self._leave(ExitNote(kind="system_exit", code=code), code)
         elif code == 0:
-            self._script_ended()
+            self._script_ended(leaves=True)
         else:
             self._end(completed=False, parts=True)
             self._leave(ExitNote(kind="system_exit", code=code), code)
@@ -239,7 +243,7 @@ class Worker:
 
     def _script_exits(self, leaving: SystemExit) -> int:
         if leaving.code is None or leaving.code == 0:
-            return self._script_ended()
+            return self._script_ended(leaves=True)
         self._end(completed=False, parts=True)
         code = exit_code(leaving)
         message = "" if isinstance(leaving.code, int) else str(leaving.code)

@@ -253,7 +253,7 @@ def test_what_a_completed_script_left_running_lives_on_only_if_that_is_asked_for
 def test_a_script_that_left_something_running_is_told_what_and_how_to_keep_it(
     supervise: Callable[..., Ran],
 ) -> None:
-    ran = supervise({"1": [["steps", 0, 9], ["daemon"], COMPLETED]})
+    ran = supervise({"1": [["daemon"], COMPLETED]})
 
     pid = int((ran.run_dir / "daemon.pid").read_text())
     (warning,) = ran.of_kind("warning")

@@ -132,3 +132,15 @@ def test_a_script_in_the_background_is_an_error_that_says_what_to_do(
     assert "script.py went on in the background" in ended.stderr
     assert "nohup supervisor run" in ended.stderr
     assert steps_of(ended.stdout) == []
+
+
+def test_a_child_that_outlives_a_script_which_trains_nothing_is_not_the_script(
+    tmp_path: Path,
+) -> None:
+    leaves_one = "import os, time\nif os.fork() == 0: time.sleep(600)\nelse: print('converted')\n"
+
+    ended = supervised(tmp_path, leaves_one, executed=True)
+
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout == "converted\n"
+    assert "keep_background=true" in ended.stderr

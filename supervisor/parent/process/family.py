@@ -61,12 +61,13 @@ class Family:
                 total += sum(process.cpu_times()[:4]) if process else 0.0
         return total
 
-    def end_copies(self, line: Sequence[str], script: str) -> list[int]:
+    def end_copies(self, line: Sequence[str], script: str, *, forks: bool) -> list[int]:
         """Kills processes that run the worker's own program: forks of it, or of the user's command.
 
         Args:
             line: the command line of the worker.
             script: that it runs.
+            forks: whether a fork is a copy too, and not something else that the script began.
 
         Returns:
             Their numbers.
@@ -78,7 +79,8 @@ class Family:
                 with contextlib.suppress(OSError, psutil.Error):
                     words, folder = process.cmdline(), process.cwd()
                     runs = any(os.path.realpath(os.path.join(folder, w)) == path for w in words[1:])
-                    if process.status() != psutil.STATUS_ZOMBIE and (words == [*line] or runs):
+                    is_copy = forks if words == [*line] else runs
+                    if process.status() != psutil.STATUS_ZOMBIE and is_copy:
                         process.kill()
                         ended.append(process.pid)
             if ended or not self._known:
