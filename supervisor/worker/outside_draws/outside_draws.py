@@ -215,7 +215,8 @@ class OutsideDraws:
 
     def clock(self, kind: str, now: Callable[[], int], frame: FrameType) -> int:
         """Returns a reading of a clock in nanoseconds."""
-        if not self.is_scripts():
+        depth = self._depth
+        if (depth is not None and depth.depth) or not self.is_scripts():
             return now() + self._offsets.get(kind, 0)
         key = (frame.f_code, frame.f_lasti, kind)
         site = self._known.get(key) or self._site(frame, kind)
