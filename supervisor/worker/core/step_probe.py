@@ -17,6 +17,7 @@ import torch
 import xxhash
 from torch._C import TensorBase
 from torch.optim import Optimizer
+from torch.utils._foreach_utils import _group_tensors_by_device_and_dtype
 
 from supervisor.records import NAN, StepRecord
 from supervisor.training_state.tensors import local, memory_of
@@ -204,10 +205,12 @@ def norm_of_gradients(parameters: Iterable[torch.Tensor]) -> torch.Tensor | floa
 
     Summed up in float32, in which half gradients do not overflow.
     """
-    grads = [p.grad for p in parameters if p.grad is not None]
+    grads = [g for p in parameters if (g := p.grad) is not None]
     if not grads:
         return None
     dense = [g.to_dense() if g.is_sparse else g for g in grads]
+    if {torch.Tensor}.issuperset(map(type, dense)):
+        return _norm(dense)
     kinds: dict[Any, list[torch.Tensor]] = {}
     for g in dense:
         kinds.setdefault((type(g), getattr(g, "device_mesh", None)), []).append(g)
@@ -217,7 +220,7 @@ def norm_of_gradients(parameters: Iterable[torch.Tensor]) -> torch.Tensor | floa
 
 
 def _norm(dense: list[torch.Tensor]) -> torch.Tensor | float:
-    if len({g.device for g in dense}) > 1 or len({g.dtype for g in dense}) > 1:
+    if len(_group_tensors_by_device_and_dtype([dense])) > 1:  # type: ignore[list-item]
         return math.sqrt(sum(float(torch.linalg.vector_norm(_real(g).float())) ** 2 for g in dense))
     kind = torch.float32 if dense[0].dtype in _HALF else None
     norms = torch._foreach_norm(dense, 2, kind)
