@@ -40,6 +40,7 @@ from supervisor.storage.journal.journal import Journal
 from supervisor.training_state.replicas import (
     Split,
     diverged,
+    parameters_alike,
     shared_paths,
     splits,
     tensor_digests,
@@ -57,6 +58,7 @@ from supervisor.worker.checkpoints.checkpoint_writer import (
     with_digest,
 )
 from supervisor.worker.core.boundaries import BoundarySchedule
+from supervisor.worker.core.ground import Ground
 from supervisor.worker.core.progress import RunWarnings
 from supervisor.worker.ranks.exchanges import check_same_place
 
@@ -408,3 +410,33 @@ def _whose(split: Split) -> str:
         return ", and no majority of ranks tells which one is right"
     named = ", ".join(map(str, split.odd))
     return f": rank {named} holds another value than the others"
+
+
+def writer_of(
+    ground: Ground,
+    ring: CheckpointRing,
+    before_publishing: Callable[[], None],
+    may_go_back: Callable[[], bool],
+) -> CheckpointWriter:
+    """Returns who writes checkpoints at this rank's place. `may_go_back`: see `SplitReplicas`."""
+    place, attempt, registry = ground.place, ground.attempt, ground.registry
+    if place.is_alone:
+        return SingleWriter(ring, before_publishing)
+    if not place.leads:
+        return FollowerWriter(
+            ring,
+            before_publishing,
+            place=place,
+            attempt=attempt,
+            alike=lambda: parameters_alike(registry.models),
+        )
+    replicas = SplitReplicas(
+        ring=ring,
+        schedule=ground.schedule,
+        journal=ground.journal,
+        warn=ground.warn,
+        may_go_back=may_go_back,
+    )
+    return LeadWriter(
+        ring, before_publishing, place=place, attempt=attempt, on_split=replicas.found
+    )

@@ -19,19 +19,21 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import thread as executors
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import FrameType
 from typing import TypeVar
 
 from supervisor.storage.files.private_files import own_link, own_os_open, own_unlink
-from supervisor.storage.journal.journal import Journal
 from supervisor.storage.script_files.file_lists import open_for_writing
 from supervisor.storage.script_files.files_at_target import FilesAtTarget, put_back_folder_times
 from supervisor.storage.script_files.script_files import ScriptFiles
 from supervisor.storage.script_files.set_aside import Change, SetAside, copy_private, remove
+from supervisor.storage.steps.tape import TapeWriter
+from supervisor.storage.steps.tape_reader import TapeReader
 from supervisor.training_state.census.reach import Reach
+from supervisor.worker.core.ground import Ground
 from supervisor.worker.core.part import Arrived, Part, SavePoint
 from supervisor.worker.files.changed_in_place import mapped_files
 from supervisor.worker.files.replayed_files import ReplayedFiles, is_as_recorded
@@ -369,9 +371,13 @@ def _is_database(path: str) -> bool:
 NAMED_FILES = 3
 
 
-@dataclass(frozen=True, kw_only=True)
 class AttemptFiles(Part):
     """Who is told of the script's files.
+
+    Args:
+        tape: which is written; `source` is the one that is replayed.
+        starts: the attempt goes from no checkpoint.
+        tell: called if what the script does with its files is not all recorded.
 
     Attributes:
         attempt: of the run.
@@ -386,14 +392,27 @@ class AttemptFiles(Part):
 
     name = "script files"
 
-    attempt: int
-    is_replay: bool
-    sizes: FileSizes
-    record: ScriptFiles
-    replayed: ReplayedFiles
-    settled: SettledFiles
-    set_aside: SetAside
-    journal: Journal
+    def __init__(
+        self,
+        ground: Ground,
+        tape: TapeWriter,
+        *,
+        source: TapeReader | None,
+        starts: bool,
+        tell: Callable[[str], None],
+    ) -> None:
+        rundir, rank, self.attempt = ground.rundir, ground.rank, ground.attempt
+        self.is_replay, self.journal = ground.is_experiment, ground.journal
+        self.record = ScriptFiles(rundir, rank, ground.progress.has_begun, tell)
+        self.set_aside = SetAside(rundir, rank)
+        self.replayed = ReplayedFiles(self.set_aside, self.record)
+        self.settled = SettledFiles(self.replayed)
+        self.sizes = FileSizes(
+            tape,
+            rundir.root / f"appended{ground.suffix}.json",
+            begins_again=ground.attempt > 1 and starts,
+            source=source,
+        )
 
     def hide_later(self, interval: int, since: float) -> None:
         """Puts the script's files aside: it is to find its folders as it found them first.
