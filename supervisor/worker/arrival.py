@@ -11,7 +11,7 @@ from supervisor.worker.core.ground import Ground
 from supervisor.worker.core.interception_state import forget_compiled
 from supervisor.worker.core.part import Arrived
 from supervisor.worker.core.parts import Parts
-from supervisor.worker.files.settled_files import wait_for_executors
+from supervisor.worker.files.attempt_files import wait_for_executors
 from supervisor.worker.live import Live
 from supervisor.worker.outside_draws.outside_draws import OUTSIDE
 from supervisor.worker.ranks.rank_context import RankContext

@@ -45,7 +45,7 @@ from supervisor.worker.corruption.corruption_listener import CorruptionListener
 from supervisor.worker.corruption.state_check import StateCheck
 from supervisor.worker.corruption.update_watch import UpdateWatch
 from supervisor.worker.ending import Ending, Sickness
-from supervisor.worker.files.settled_files import AttemptFiles
+from supervisor.worker.files.attempt_files import AttemptFiles
 from supervisor.worker.gradients.called_hooks import CalledHooks
 from supervisor.worker.inspection.experiment import Experiment
 from supervisor.worker.inspection.state_digests import StateDigests, TrailProbe

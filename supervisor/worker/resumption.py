@@ -19,7 +19,7 @@ from supervisor.worker.core.ground import Ground
 from supervisor.worker.core.loop_count import LoopCount
 from supervisor.worker.core.process_signs import LOADING, SHORT, ExitRequest
 from supervisor.worker.core.training_hooks import TrainingHooks
-from supervisor.worker.files.settled_files import AttemptFiles
+from supervisor.worker.files.attempt_files import AttemptFiles
 from supervisor.worker.loading.placeholder_tracker import PlaceholderTracker
 from supervisor.worker.process.output import Silence
 from supervisor.worker.ranks.exchanges import CommonBeginning, Counts, began_of
