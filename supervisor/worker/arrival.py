@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from supervisor.codes import Exactness
 from supervisor.events.state_events import Resumed, WarningEvent
-from supervisor.records import WorkerOrder
 from supervisor.storage.checkpoints.checkpoints import CheckpointRing
-from supervisor.storage.journal.journal import Journal
 from supervisor.worker.checkpoints.starting_point import ResumePoint
 from supervisor.worker.core.graphs_across import GRAPHS_ACROSS
+from supervisor.worker.core.ground import Ground
 from supervisor.worker.core.interception_state import forget_compiled
 from supervisor.worker.core.part import Arrived
 from supervisor.worker.core.parts import Parts
-from supervisor.worker.core.progress import Progress
-from supervisor.worker.files.settled_files import wait_for_executors
+from supervisor.worker.files.attempt_files import wait_for_executors
 from supervisor.worker.live import Live
 from supervisor.worker.outside_draws.outside_draws import OUTSIDE
 from supervisor.worker.ranks.rank_context import RankContext
@@ -29,18 +25,24 @@ STAND_IN_REACHED = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
 class Arrival:
     """Called once, in the order of the methods; any error of them ends the process."""
 
-    ranks: RankContext
-    order: WorkerOrder
-    restorer: StateRestorer
-    parts: Parts
-    ring: CheckpointRing
-    progress: Progress
-    live: Live
-    journal: Journal
+    def __init__(
+        self,
+        ground: Ground,
+        ranks: RankContext,
+        restorer: StateRestorer,
+        parts: Parts,
+        ring: CheckpointRing,
+        live: Live,
+    ) -> None:
+        self.order, self.progress, self.journal = ground.order, ground.progress, ground.journal
+        self.ranks = ranks
+        self.restorer = restorer
+        self.parts = parts
+        self.ring = ring
+        self.live = live
 
     def put_state_back(self, start: ResumePoint, replay: Replay) -> list[str]:
         """Puts state and variables back; returns why the resume is not exact.

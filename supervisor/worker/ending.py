@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch.optim import Optimizer
 
 from supervisor.events.state_events import WarningEvent
 from supervisor.pipeline import Pipeline
-from supervisor.storage.journal.journal import Journal
 from supervisor.storage.script_files.script_files import ScriptFiles
 from supervisor.storage.steps.tape import TapeWriter
 from supervisor.training_state.optimizer_state import optimizer_parameters
-from supervisor.training_state.registry import Registry
 from supervisor.training_state.tensors import local
 from supervisor.worker.checkpoints.checkpointer import Checkpointer
+from supervisor.worker.core.ground import Ground
 from supervisor.worker.core.part import Ended
 from supervisor.worker.core.parts import Parts
-from supervisor.worker.core.progress import Progress
-from supervisor.worker.core.run_health import RunHealth
 from supervisor.worker.ranks.rank_context import RankContext
 from supervisor.worker.samples.sample_guard import SampleGuard
 from supervisor.worker.step_record.step_recorder import tell_unseen_updates
@@ -38,15 +34,14 @@ class Sickness:
 
     def __init__(
         self,
-        registry: Registry,
+        ground: Ground,
         pipeline: Pipeline,
-        health: RunHealth,
         samples: SampleGuard,
         lead: Callable[[], Optimizer | None],
     ) -> None:
-        self._registry = registry
+        self._registry = ground.registry
         self._pipeline = pipeline
-        self._health = health
+        self._health = ground.health
         self._samples = samples
         self._lead = lead
 
@@ -91,18 +86,24 @@ class Sickness:
         return "the budget of treatments is spent (policy: budget), and the trouble is not over"
 
 
-@dataclass(frozen=True, kw_only=True)
 class Ending:
     """Tells what is left to tell, and waits for what is being written."""
 
-    parts: Parts
-    progress: Progress
-    health: RunHealth
-    ranks: RankContext
-    checkpointer: Checkpointer
-    tape: TapeWriter
-    script_files: ScriptFiles
-    journal: Journal
+    def __init__(
+        self,
+        ground: Ground,
+        parts: Parts,
+        ranks: RankContext,
+        checkpointer: Checkpointer,
+        tape: TapeWriter,
+        script_files: ScriptFiles,
+    ) -> None:
+        self.progress, self.health, self.journal = ground.progress, ground.health, ground.journal
+        self.parts = parts
+        self.ranks = ranks
+        self.checkpointer = checkpointer
+        self.tape = tape
+        self.script_files = script_files
 
     def end(self, *, completed: bool, parts: bool, updates_by_others: int) -> None:
         """Called once, when supervision is off. A failure leaves the script's own result as it is,

@@ -5,40 +5,31 @@ from __future__ import annotations
 import math
 
 from supervisor.worker.checkpoints.checkpoint_listener import CheckpointListener
-from supervisor.worker.core.boundaries import BoundarySchedule
-from supervisor.worker.core.error_barrier import ErrorBarrier
+from supervisor.worker.core.ground import Ground
 from supervisor.worker.core.part import Part
 from supervisor.worker.core.process_signs import ExitRequest
-from supervisor.worker.core.run_health import RunHealth
 from supervisor.worker.judging.dispatcher import Dispatcher
 
 
 class LeaveListener(Part):
-    """The last of the listeners. If the run was interrupted, a healthy state is saved first.
-
-    Args:
-        last_step: of the setting ``stop_after_steps``; None for no end.
-    """
+    """The last of the listeners. If the run was interrupted, a healthy state is saved first."""
 
     name = "leaving"
 
     def __init__(
-        self,
-        last_step: int | None,
-        *,
-        schedule: BoundarySchedule,
-        dispatcher: Dispatcher,
-        checkpoints: CheckpointListener,
-        health: RunHealth,
-        barrier: ErrorBarrier,
+        self, ground: Ground, dispatcher: Dispatcher, checkpoints: CheckpointListener
     ) -> None:
-        self._last_step = math.inf if last_step is None else last_step
-        self._schedule = schedule
+        self._last_step = (
+            math.inf
+            if ground.settings.stop_after_steps is None
+            else ground.settings.stop_after_steps
+        )
+        self._schedule = ground.schedule
         self._dispatcher = dispatcher
         self._checkpoints = checkpoints
-        self._saving = barrier(checkpoints.name)
-        self._judging = barrier("judging")
-        self._health = health
+        self._saving = ground.barrier(checkpoints.name)
+        self._judging = ground.barrier("judging")
+        self._health = ground.health
 
     def next_boundary(self, step: int) -> tuple[float, float]:
         return self._last_step, math.inf

@@ -30,16 +30,14 @@ from torch.optim import Optimizer
 
 from supervisor.by_identity import IdentitySet
 from supervisor.fault_injection.injector import FaultInjector
+from supervisor.storage.steps.applied_rates import OwnTimes
 from supervisor.storage.steps.tape import EntryKind
-from supervisor.training_state.registry import Registry
 from supervisor.worker.compute_check.compute_check import BACKWARD, FORWARD, ComputeCheck
 from supervisor.worker.core.boundary_clock import BoundaryClock, SeenClosures, graph_nodes
-from supervisor.worker.core.error_barrier import ErrorBarrier
 from supervisor.worker.core.graphs_across import has_graph
-from supervisor.worker.core.interception_state import InterceptionState
+from supervisor.worker.core.ground import Ground
 from supervisor.worker.core.parts import Parts
 from supervisor.worker.core.process_signs import Heartbeat
-from supervisor.worker.core.progress import Progress
 from supervisor.worker.core.step_probe import told_by_scaler
 from supervisor.worker.core.training_hooks import Call, TrainingHooks
 from supervisor.worker.corruption.update_watch import UpdateWatch
@@ -68,17 +66,14 @@ class Live(TrainingHooks):
 
     def __init__(
         self,
+        ground: Ground,
         *,
-        interception: InterceptionState,
-        progress: Progress,
-        registry: Registry,
         parts: Parts,
         recording: Recording,
         steps: StepRecorder,
         dispatcher: Dispatcher,
         updates: UpdateControls,
         trainings: NewTrainings,
-        own_time: OwnTime,
         trial: OlderWeights,
         watch: UpdateWatch,
         compute: ComputeCheck,
@@ -86,15 +81,15 @@ class Live(TrainingHooks):
         exchanges: Exchanges,
         averages: FirstAverages,
         heartbeat: Heartbeat,
-        injector: FaultInjector,
         mistakes: MistakeWatch,
-        barrier: ErrorBarrier,
-        of_ranks: bool,
     ) -> None:
-        self.clock = BoundaryClock(of_ranks=of_ranks)
-        self.interception = interception
-        self.progress = progress
-        self.registry = registry
+        barrier, is_alone = ground.barrier, ground.place.is_alone
+        faults = ground.rundir.root / f"faults{ground.suffix}.json"
+        injector = FaultInjector(ground.settings.faults, faults, rank=ground.rank)
+        self.clock = BoundaryClock(of_ranks=not is_alone)
+        self.interception = ground.interception
+        self.progress = ground.progress
+        self.registry = ground.registry
         self._parts = parts
         self.schedule = parts.schedule
         self._recording = recording
@@ -104,7 +99,7 @@ class Live(TrainingHooks):
         self._dispatcher = dispatcher
         self._updates = updates
         self._trainings = trainings
-        self._own_time = own_time
+        self._own_time = OwnTime(None if is_alone else OwnTimes(ground.rundir.steps(ground.rank)))
         self._trial = trial
         self._watch = watch
         self._compute = compute
@@ -121,7 +116,7 @@ class Live(TrainingHooks):
         self._judging_part = barrier("judging")
         self._watching_part = barrier("corruption")
         self._update_part = barrier("update", is_essential=True, records=True)
-        self._closures = SeenClosures(interception)
+        self._closures = SeenClosures(ground.interception)
         self._last_module: Callable[[], Module | None] = lambda: None
         self._boundary_at = -1  # steps done at the last boundary: each step has only one
         self._met: IdentitySet[Any] = IdentitySet()

@@ -4,26 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from supervisor.codes import Found
 from supervisor.errors import ReplayError
 from supervisor.events.state_events import StateFound
-from supervisor.records import WorkerOrder
 from supervisor.storage.steps.tape import TAPE_FORMAT, EntryKind
 from supervisor.storage.steps.tape_reader import TapeReader
 from supervisor.training_state.census.reach import Reach
 from supervisor.training_state.held_values import storages
-from supervisor.training_state.registry import Registry
 from supervisor.worker.arrival import Arrival
 from supervisor.worker.checkpoints.starting_point import ResumePoint
-from supervisor.worker.core.interception_state import InterceptionState
+from supervisor.worker.core.ground import Ground
 from supervisor.worker.core.loop_count import LoopCount
 from supervisor.worker.core.process_signs import LOADING, SHORT, ExitRequest
-from supervisor.worker.core.progress import RunWarnings
 from supervisor.worker.core.training_hooks import TrainingHooks
-from supervisor.worker.files.settled_files import AttemptFiles
+from supervisor.worker.files.attempt_files import AttemptFiles
 from supervisor.worker.loading.placeholder_tracker import PlaceholderTracker
 from supervisor.worker.process.output import Silence
 from supervisor.worker.ranks.exchanges import CommonBeginning, Counts, began_of
@@ -59,18 +55,10 @@ class Route:
     count: LoopCount | None
 
     @classmethod
-    def to(
-        cls, start: ResumePoint, tape: Path, *, order: WorkerOrder, ranks: int, is_enabled: bool
-    ) -> Route:
-        """Returns the way to `start`.
-
-        Args:
-            tape: its path.
-            order: of this attempt.
-            ranks: that resume.
-            is_enabled: the setting ``fast_forward.enabled``.
-        """
-        meta, is_plain = start.checkpoint.meta, order.way == "approximate"
+    def to(cls, ground: Ground, start: ResumePoint) -> Route:
+        """Returns the way to `start`."""
+        meta, is_plain = start.checkpoint.meta, ground.order.way == "approximate"
+        ranks, is_enabled = ground.place.world_size, ground.settings.fast_forward.enabled
         end, count = int(meta.get("tape_offset", -1)), None
         if is_enabled and not is_plain:
             count = LoopCount.of(start.checkpoint, before=start.saved_by, now=ranks)
@@ -91,7 +79,12 @@ class Route:
                 raise ReplayError(_NO_TAPE)
             if meta.get("tape_format", 1) != TAPE_FORMAT:
                 raise ReplayError("the checkpoint and its tape are of another version")
-            return cls(start=start, tape=TapeReader(tape, end=end), problem=None, count=None)
+            return cls(
+                start=start,
+                tape=TapeReader(ground.rundir.tape(ground.rank), end=end),
+                problem=None,
+                count=None,
+            )
         except ReplayError as error:
             return cls(start=start, tape=TapeReader.empty(), problem=str(error), count=count)
 
@@ -128,14 +121,11 @@ class Resumption:
 
     def __init__(
         self,
+        ground: Ground,
         route: Route | None,
         replay: Replay | None,
-        *,
         arrival: Arrival,
         files: AttemptFiles,
-        registry: Registry,
-        interception: InterceptionState,
-        warn: RunWarnings,
         go_live: Callable[[], None],
     ) -> None:
         self.has_arrived = route is None
@@ -143,9 +133,9 @@ class Resumption:
         self._replay = replay
         self._arrival = arrival
         self._files = files
-        self._registry = registry
-        self._interception = interception
-        self.warn = warn
+        self._registry = ground.registry
+        self._interception = ground.interception
+        self.warn = ground.warn
         self._go_live = go_live
         self._silence = Silence()
         several = replay is not None and self.is_of_ranks

@@ -124,16 +124,16 @@ def _patch(worker: BuiltWorker) -> None:
 
     session, files = worker.session, worker.files
     collectives, counting = worker.resumption.collectives, worker.barrier("exchanges")
-    instrument(session, worker.loading_sides)
-    watch_reads(session.interception, worker.reads)
-    watch_random_states(session, worker.generators)
+    instrument(session, worker.sides.loading)
+    watch_reads(session.interception, worker.sides.reads)
+    watch_random_states(session, worker.sides.random)
     watch_seeds()
-    watch_gradient_hooks(session, worker.gradient_hooks)
+    watch_gradient_hooks(session, worker.sides.gradients)
     watch_databases(session.interception, files.record.databases, files.record.failed)
     watch_files(session, files.sizes, files.replayed, files.record)
     patch_group_ends()
     watch_ranks(worker.several_ranks)
-    watch_collectives(session, worker.reads, collectives, worker.exchanges, counting)
+    watch_collectives(session, worker.sides.reads, collectives, worker.exchanges, counting)
     watch_wrappers(collectives, worker.averages, counting)
     if not worker.place.is_alone:
         begin_file_stores_anew(worker.attempt)
@@ -144,8 +144,8 @@ def _patch(worker: BuiltWorker) -> None:
     if worker.loading.is_noted:
         from supervisor.worker.loading.patches_loading import watch_fetches, watch_workers
 
-        watch_fetches(session, worker.loading_sides, worker.loading)
-        watch_workers(session, worker.loading_sides, worker.loading)
+        watch_fetches(session, worker.sides.loading, worker.loading)
+        watch_workers(session, worker.sides.loading, worker.loading)
 
 
 def _seed(seed: int | None) -> None:

@@ -8,16 +8,12 @@ from torch.nn import Module
 
 from supervisor.training_state.gradients import put_in_places
 from supervisor.training_state.owners import put_in_order
-from supervisor.training_state.registry import Registry
 from supervisor.training_state.sharding.gathered import GatheredState
-from supervisor.training_state.sharding.repartition import (
-    put_back_held,
-    repartition,
-    restricted,
-)
+from supervisor.training_state.sharding.repartition import put_back_held, repartition, restricted
 from supervisor.training_state.state import ALL_PARTS, TrainingState
 from supervisor.training_state.tensors import first_difference
 from supervisor.worker.checkpoints.starting_point import ResumePoint
+from supervisor.worker.core.ground import Ground
 from supervisor.worker.script_state.script_census import Compared, ScriptCensus
 from supervisor.worker.script_state.user_frames import modules_in, user_frames
 from supervisor.worker.script_state.user_tensors import UserTensors
@@ -27,29 +23,24 @@ from supervisor.worker.treatment.action_runner import OrderedTreatments
 class StateRestorer:
     """Called once, at the boundary at which a fast-forward arrives.
 
-    Args:
-        fp32: the attempt was ordered to run in FP32, so the weights are converted on purpose.
-
     Attributes:
         compared: what came of comparing the script's own state.
     """
 
     def __init__(
         self,
-        *,
+        ground: Ground,
         state: TrainingState,
         held: UserTensors,
         census: ScriptCensus,
-        registry: Registry,
         ordered: OrderedTreatments,
-        fp32: bool,
     ) -> None:
         self._state = state
         self._held = held
         self._census = census
-        self._registry = registry
+        self._registry = ground.registry
         self._ordered = ordered
-        self._fp32 = fp32
+        self._fp32 = ground.order.fp32
         self.compared = Compared()
 
     @property

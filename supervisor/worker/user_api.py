@@ -3,41 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from supervisor.codes import Found
 from supervisor.events.state_events import StateFound
 from supervisor.pipeline import Pipeline
 from supervisor.records import Alert
-from supervisor.storage.journal.journal import Journal
 from supervisor.storage.steps.tape import EntryKind
-from supervisor.worker.core.error_barrier import ErrorBarrier
+from supervisor.worker.core.ground import Ground
 from supervisor.worker.core.part import Sides
-from supervisor.worker.core.progress import Progress
 from supervisor.worker.core.step_probe import observed_numbers
 from supervisor.worker.core.training_hooks import ScriptReads
-from supervisor.worker.judging.dispatcher import Dispatcher
+from supervisor.worker.judging.dispatcher import AlertTeller, Dispatcher
 from supervisor.worker.worker_session import Session
 
 
-@dataclass(frozen=True, kw_only=True)
 class UserApi:
     """One method for each function of `supervisor.worker.run`, called in the training's thread.
 
-    Attributes:
+    Args:
         reads: who answers what the script reads.
-        handlers: the user's alert handlers.
     """
 
-    session: Session
-    progress: Progress
-    journal: Journal
-    barrier: ErrorBarrier
-    dispatcher: Dispatcher
-    pipeline: Pipeline
-    handlers: list[Callable[[Alert], None]]
-    reads: Sides[ScriptReads]
+    def __init__(
+        self,
+        ground: Ground,
+        session: Session,
+        dispatcher: Dispatcher,
+        pipeline: Pipeline,
+        alerts: AlertTeller,
+        reads: Sides[ScriptReads],
+    ) -> None:
+        self.progress, self.barrier = ground.progress, ground.barrier
+        self.journal = ground.group_journal
+        self.session = session
+        self.dispatcher = dispatcher
+        self.pipeline = pipeline
+        self.handlers = alerts.handlers
+        self.reads = reads
 
     def observe(self, values: dict[str, Any]) -> None:
         if self.session.interception.replaying:

@@ -20,7 +20,7 @@ class ConvergenceDetector(Detector):
         plateau_below: relative improvement below which the run stands still.
         diverge_above: relative rise that is a divergence, if it is beyond the noise, too.
         errors: standard errors of the halves' difference that a rise must exceed. Without it 12
-            alerts in 10,000 healthy steps, with it 0.7 (benchmarks/detector_alerts.py).
+            alerts in 10,000 healthy steps, with it 0.7.
         patience: plateaus in a row that make one alert: 500 steps; noise hides progress for one.
     """
 

@@ -10,18 +10,16 @@ from typing import Any
 from supervisor.codes import Found
 from supervisor.events.state_events import StateFound
 from supervisor.held_memory import HeldMemory, leave_no_holes, return_to_system
-from supervisor.settings import CheckpointSettings
 from supervisor.storage.checkpoints.retention import most_kept
-from supervisor.storage.journal.journal import Journal
 from supervisor.storage.script_files.script_files import ScriptFiles
 from supervisor.storage.steps.tape import TapeWriter
 from supervisor.training_state.snapshot import SnapshotRing
 from supervisor.worker.checkpoints.checkpoint_writer import CapturedCheckpoint
 from supervisor.worker.checkpoints.checkpointer import Checkpointer
-from supervisor.worker.core.boundaries import BoundarySchedule, StepTimes, TimedPart, Turns
+from supervisor.worker.core.boundaries import StepTimes, TimedPart
+from supervisor.worker.core.ground import Ground
 from supervisor.worker.core.part import ALWAYS, Arrived, SavePoint
 from supervisor.worker.core.progress import Progress
-from supervisor.worker.core.run_health import RunHealth
 from supervisor.worker.script_state.user_frames import call_under_way, user_frames
 from supervisor.worker.script_state.user_tensors import UserTensors
 
@@ -109,21 +107,14 @@ class CheckpointListener(TimedPart):
     name = "checkpoints"
 
     def __init__(
-        self,
-        *,
-        turns: Turns,
-        checkpointer: Checkpointer,
-        capture: BoundaryCapture,
-        schedule: BoundarySchedule,
-        times: StepTimes,
-        health: RunHealth,
+        self, ground: Ground, checkpointer: Checkpointer, capture: BoundaryCapture, times: StepTimes
     ) -> None:
-        super().__init__(turns)
+        super().__init__(ground.turns)
         self._checkpointer = checkpointer
         self._capture = capture
-        self._schedule = schedule
+        self._schedule = ground.schedule
         self._times = times
-        self._health = health
+        self._health = ground.health
 
     def at_boundary(self, step: int) -> None:
         checkpointer, schedule, health = self._checkpointer, self._schedule, self._health
@@ -170,20 +161,17 @@ class MemoryListener(TimedPart):
 
     def __init__(
         self,
-        settings: CheckpointSettings,
-        *,
-        turns: Turns,
+        ground: Ground,
         memory: HeldMemory,
         snapshots: SnapshotRing,
         checkpointer: Checkpointer,
-        journal: Journal,
     ) -> None:
-        super().__init__(turns)
-        self._on_disk = most_kept(settings)
+        super().__init__(ground.turns)
+        self._on_disk = most_kept(ground.settings.checkpoint)
         self._memory = memory
         self._snapshots = snapshots
         self._checkpointer = checkpointer
-        self._journal = journal
+        self._journal = ground.group_journal
         self._from_step = 0
         self._next_at = 0.0
         self._fewest = math.inf

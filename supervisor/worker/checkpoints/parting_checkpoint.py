@@ -8,16 +8,14 @@ import math
 import time
 
 from supervisor.errors import CheckpointError
-from supervisor.settings import PartingSettings
 from supervisor.worker.checkpoints.checkpoint_listener import BoundaryCapture
 from supervisor.worker.checkpoints.checkpoint_writer import CapturedCheckpoint
 from supervisor.worker.checkpoints.checkpointer import Checkpointer
 from supervisor.worker.checkpoints.rank_memory import RankMemory
-from supervisor.worker.core.boundaries import BoundarySchedule, TimedPart, Turns
+from supervisor.worker.core.boundaries import TimedPart
 from supervisor.worker.core.budget import Share, usual_cost
+from supervisor.worker.core.ground import Ground
 from supervisor.worker.core.part import Ended
-from supervisor.worker.core.progress import RunWarnings
-from supervisor.worker.core.run_health import RunHealth
 
 SOON = 10.0
 """Times its cost, the second copy beside the process follows the first, for which the system had to
@@ -38,28 +36,25 @@ class PartingCheckpoint(TimedPart):
 
     def __init__(
         self,
-        settings: PartingSettings,
-        *,
-        turns: Turns,
+        ground: Ground,
         capture: BoundaryCapture,
         checkpointer: Checkpointer,
-        schedule: BoundarySchedule,
-        health: RunHealth,
-        warn: RunWarnings,
-        of_rank: RankMemory | None = None,
+        of_rank: RankMemory | None,
     ) -> None:
-        super().__init__(turns)
-        self._is_enabled = settings.enabled
+        super().__init__(ground.turns)
+        settings = ground.settings.parting
+        can_write = ground.place.is_alone or of_rank is not None
+        self._is_enabled = settings.enabled and can_write and not ground.is_experiment
         self._every = settings.every_steps
         self._share = Share(settings.max_overhead)
         self._capture = capture
         self._checkpointer = checkpointer
         self._script_files = capture.script_files
         self._tape = capture.tape
-        self._schedule = schedule
-        self._health = health
+        self._schedule = ground.schedule
+        self._health = ground.health
         self._progress = capture.progress
-        self._warn = warn
+        self._warn = ground.warn
         self._of_rank = of_rank
         self._rank_kept = -1
         self._cost_s = 0.0

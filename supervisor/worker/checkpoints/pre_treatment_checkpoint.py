@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from supervisor.actions.base import ActionContext, ThrownAway
@@ -13,7 +12,7 @@ from supervisor.errors import CheckpointError
 from supervisor.training_state.state import ROLLBACK_PARTS, is_finite
 from supervisor.worker.checkpoints.checkpoint_writer import CapturedCheckpoint
 from supervisor.worker.checkpoints.checkpointer import Checkpointer
-from supervisor.worker.core.progress import Progress
+from supervisor.worker.core.ground import Ground
 
 
 class PreTreatmentCheckpoint:
@@ -24,25 +23,19 @@ class PreTreatmentCheckpoint:
 
     Args:
         whole_state: `WholeState.take`; every step before has been judged by then.
-        progress: of the training.
-        run: the run directory, for the command that goes back.
-        warn: is told what could not be kept.
     """
 
     def __init__(
         self,
-        *,
+        ground: Ground,
         whole_state: Callable[[], tuple[dict[str, Any], dict[str, Any]]],
         checkpointer: Checkpointer,
-        progress: Progress,
-        run: Path,
-        warn: Callable[[str], None],
     ) -> None:
         self._whole_state = whole_state
         self._checkpointer = checkpointer
-        self._progress = progress
-        self._run = run
-        self._warn = warn
+        self._progress = ground.progress
+        self._run = ground.rundir.root
+        self._warn = ground.warn
         self._kept_at = 0
         self._kept_finite = False
         self._thrown_at = 0

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from supervisor.codes import Found
 from supervisor.errors import CheckpointError
+from supervisor.events.state_events import StateFound
+from supervisor.held_memory import BUFFER, HeldMemory, in_words
 from supervisor.held_memory import PLACES as HELD
-from supervisor.held_memory import HeldMemory, in_words
 from supervisor.ranks import RankPlace
 from supervisor.storage.run.kept_memory import PLACES
 from supervisor.training_state.kept_place import KeptPlace, read_place
 from supervisor.training_state.snapshot import state_bytes
 from supervisor.worker.checkpoints.checkpoint_writer import CapturedCheckpoint
+from supervisor.worker.core.ground import Ground
 
 
 class RankMemory:
@@ -100,3 +103,23 @@ def kept_at(paths: Sequence[str], step: int) -> tuple[RankPlace, CapturedCheckpo
             )
             return RankPlace(rank=content["rank"], world_size=content["world_size"]), captured
     return None
+
+
+def held_memory(ground: Ground, kept: Sequence[str]) -> HeldMemory:
+    """Returns what copies of this worker's state are counted in.
+
+    Args:
+        kept: paths of this rank's places, for which there is room first.
+    """
+    warn, progress = ground.warn, ground.progress
+
+    def tell(copies: int) -> None:
+        warn.write(StateFound(step=progress.steps_done, found=Found.COPIES_HELD, count=copies))
+
+    return HeldMemory(
+        ground.settings.snapshot,
+        most=ground.order.most_copies,
+        first={BUFFER: 1, **({HELD: PLACES} if kept else {})},
+        ranks=ground.place.local_world_size,
+        tell=tell,
+    )

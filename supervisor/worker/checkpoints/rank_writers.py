@@ -5,16 +5,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import math
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from supervisor.codes import Found, Warned
 from supervisor.errors import CheckpointError, StateNotFinite
-from supervisor.events.state_events import StateFound
-from supervisor.events.step_events import CorruptionFound
 from supervisor.ranks import LEAD_RANK, RankPlace
 from supervisor.storage.checkpoints.checkpoints import Checkpoint, CheckpointRing
 from supervisor.storage.checkpoints.manifest import FileSum
@@ -36,10 +32,10 @@ from supervisor.storage.checkpoints.parts import (
 )
 from supervisor.storage.files import file_system as aside
 from supervisor.storage.files.private_files import make_private, told_refusals
-from supervisor.storage.journal.journal import Journal
 from supervisor.training_state.replicas import (
     Split,
     diverged,
+    parameters_alike,
     shared_paths,
     splits,
     tensor_digests,
@@ -56,8 +52,8 @@ from supervisor.worker.checkpoints.checkpoint_writer import (
     streamed,
     with_digest,
 )
-from supervisor.worker.core.boundaries import BoundarySchedule
-from supervisor.worker.core.progress import RunWarnings
+from supervisor.worker.checkpoints.split_replicas import SplitReplicas
+from supervisor.worker.core.ground import Ground
 from supervisor.worker.ranks.exchanges import check_same_place
 
 TIMEOUT_S = 600.0
@@ -341,70 +337,31 @@ class FollowerWriter(CheckpointWriter):
             time.sleep(POLL_S)
 
 
-class SplitReplicas:
-    """Names tensor and rank, and has all ranks go back to the checkpoint before.
-
-    There they were alike: its replicated tensors are on disk once. Called in the thread that
-    writes checkpoints.
-
-    Args:
-        may_go_back: asked each time: the policy treats, and there were not many such retries in
-            this run.
-    """
-
-    def __init__(
-        self,
-        *,
-        ring: CheckpointRing,
-        schedule: BoundarySchedule,
-        journal: Journal,
-        warn: RunWarnings,
-        may_go_back: Callable[[], bool],
-    ) -> None:
-        self._ring = ring
-        self._schedule = schedule
-        self._journal = journal
-        self._warn = warn
-        self._may_go_back = may_go_back
-
-    def found(self, step: int, splits: Sequence[Split]) -> None:
-        """Called before the checkpoint of `step` is published.
-
-        Raises:
-            CheckpointError: it must not be, because all go back.
-        """
-        earlier = [one.step for one in self._ring.checkpoints() if one.step < step]
-        newest = max(earlier, default=None)
-        goes_back = self._may_go_back() and newest is not None
-        for split in splits:
-            self._journal.write(
-                CorruptionFound(
-                    step=step,
-                    tensor=split.path,
-                    elements=None,
-                    value=math.nan,
-                    before=math.nan,
-                    bound=math.nan,
-                    bit=None,
-                    healed="rollback" if goes_back else "no",
-                    from_step=newest,
-                    rule="replica",
-                    ranks=split.odd,
-                )
-            )
-        what = f"the replicas of {splits[0].path} differ at step {step}{_whose(splits[0])}"
-        self._warn(f"suspect hardware: {what}", aloud=True, found=Warned.SUSPECT_HARDWARE)
-        if not goes_back:
-            return
-        self._journal.write(
-            StateFound(step=step, found=Found.RETRY_ASKED, before_step=newest, detail=what)
+def writer_of(
+    ground: Ground,
+    ring: CheckpointRing,
+    before_publishing: Callable[[], None],
+    may_go_back: Callable[[], bool],
+) -> CheckpointWriter:
+    """Returns who writes checkpoints at this rank's place. `may_go_back`: see `SplitReplicas`."""
+    place, attempt, registry = ground.place, ground.attempt, ground.registry
+    if place.is_alone:
+        return SingleWriter(ring, before_publishing)
+    if not place.leads:
+        return FollowerWriter(
+            ring,
+            before_publishing,
+            place=place,
+            attempt=attempt,
+            alike=lambda: parameters_alike(registry.models),
         )
-        self._schedule.ask_to_leave("retry", f"{what}: all go back to step {newest}")
-        raise CheckpointError(f"{what}: all go back to step {newest}, where they were alike")
-
-
-def _whose(split: Split) -> str:
-    if not split.odd:
-        return ", and no majority of ranks tells which one is right"
-    named = ", ".join(map(str, split.odd))
-    return f": rank {named} holds another value than the others"
+    replicas = SplitReplicas(
+        ring=ring,
+        schedule=ground.schedule,
+        journal=ground.journal,
+        warn=ground.warn,
+        may_go_back=may_go_back,
+    )
+    return LeadWriter(
+        ring, before_publishing, place=place, attempt=attempt, on_split=replicas.found
+    )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import dataclass
 
 from supervisor.settings import CheckpointSettings
 from supervisor.worker.core.budget import CHECKPOINTS, Share
+from supervisor.worker.core.ground import Ground
 
 FIRST_COST_S = 1e-3
 """Assumed until the first save was measured, and at least."""
@@ -50,6 +52,12 @@ class SaveInterval:
         self._cost_s = 0.0
         self._last: _Save | None = None
         self.next_at = now + self.seconds()
+
+    @classmethod
+    def of(cls, ground: Ground) -> SaveInterval:
+        """Of an attempt that begins now."""
+        settings, order = ground.settings.checkpoint, ground.order
+        return cls(settings, time.monotonic(), failures=order.failures, trained_s=order.trained_s)
 
     @property
     def is_measuring(self) -> bool:

@@ -7,14 +7,12 @@ import time
 from collections.abc import Mapping
 from typing import Any, ClassVar, Protocol
 
-from supervisor.settings import RunSettings
 from supervisor.training_state.snapshot import SnapshotRing
 from supervisor.worker.checkpoints.whole_state import WholeState
-from supervisor.worker.core.boundaries import StepTimes, TimedPart, Turns
+from supervisor.worker.core.boundaries import StepTimes, TimedPart
 from supervisor.worker.core.budget import CHECKPOINTS, Share, usual_cost
-from supervisor.worker.core.error_barrier import ErrorBarrier
+from supervisor.worker.core.ground import Ground
 from supervisor.worker.core.part import Arrived
-from supervisor.worker.core.run_health import RunHealth
 
 MIN_STEPS = 10
 MAX_STEPS = 50
@@ -43,26 +41,22 @@ class SnapshotListener(TimedPart):
 
     def __init__(
         self,
-        settings: RunSettings,
-        *,
-        turns: Turns,
+        ground: Ground,
         whole: WholeState,
         snapshots: SnapshotRing,
         times: StepTimes,
-        health: RunHealth,
         corruption: SnapshotCheck,
-        barrier: ErrorBarrier,
     ) -> None:
-        super().__init__(turns)
+        super().__init__(ground.turns)
         self._corruption = corruption
-        self._checking = barrier(corruption.name)
-        self._is_enabled = settings.snapshot.enabled
-        self._every = settings.snapshot.every_steps
-        self._share = Share((1.0 - CHECKPOINTS) * settings.checkpoint.max_overhead)
+        self._checking = ground.barrier(corruption.name)
+        self._is_enabled = ground.settings.snapshot.enabled
+        self._every = ground.settings.snapshot.every_steps
+        self._share = Share((1.0 - CHECKPOINTS) * ground.settings.checkpoint.max_overhead)
         self._whole = whole
         self._snapshots = snapshots
         self._times = times
-        self._health = health
+        self._health = ground.health
         self._next = 1.0 if self._is_enabled else math.inf
         self._next_look = 0.0
         self._cost_s = 0.0

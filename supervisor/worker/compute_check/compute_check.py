@@ -25,11 +25,11 @@ from supervisor.worker.compute_check.doubled_operators import (
     OddResult,
     differing,
 )
-from supervisor.worker.core.boundaries import TimedPart, Turns
+from supervisor.worker.core.boundaries import TimedPart
 from supervisor.worker.core.budget import Pace
+from supervisor.worker.core.ground import Ground
 from supervisor.worker.core.interception_state import has_compiled, is_capturing
 from supervisor.worker.core.part import Ended
-from supervisor.worker.core.progress import RunWarnings
 from supervisor.worker.corruption.corrupted_tensor import flipped_bit
 from supervisor.worker.judging.dispatcher import AlertTeller
 
@@ -210,21 +210,15 @@ class ComputeListener(TimedPart):
 
     name = "compute check"
 
-    def __init__(
-        self,
-        settings: ComputeCheckSettings,
-        *,
-        turns: Turns,
-        check: ComputeCheck,
-        alerts: AlertTeller,
-        warn: RunWarnings,
-    ) -> None:
-        super().__init__(turns)
+    def __init__(self, ground: Ground, check: ComputeCheck, alerts: AlertTeller) -> None:
+        super().__init__(ground.turns)
+        is_experiment, settings = ground.is_experiment, ground.settings.compute_check
+        settings = ComputeCheckSettings() if is_experiment else settings
         share = settings.max_overhead if settings.enabled else 0.0
         self._pace = Pace(share, settings.every_steps if settings.enabled else None)
         self._check = check
         self._alerts = alerts
-        self._warn = warn
+        self._warn = ground.warn
         self._started = time.perf_counter()
 
     def is_due(self, step: int) -> bool:

@@ -13,8 +13,8 @@ from supervisor.errors import ReplayError
 from supervisor.storage.steps.tape import EntryKind, TapeWriter
 from supervisor.storage.steps.tape_reader import TapeReader
 from supervisor.training_state.registry import GradientHook, Registry
+from supervisor.worker.core.ground import Ground
 from supervisor.worker.core.interception_state import InterceptionState
-from supervisor.worker.core.progress import Progress
 from supervisor.worker.core.replay_comparison import ReplayComparison
 
 _CALL = struct.Struct("<II")
@@ -35,12 +35,10 @@ class CalledHooks:
         has_updated: an optimizer has stepped within this backward.
     """
 
-    def __init__(
-        self, tape: TapeWriter, interception: InterceptionState, progress: Progress
-    ) -> None:
+    def __init__(self, ground: Ground, tape: TapeWriter) -> None:
         self._tape = tape
-        self._interception = interception
-        self._progress = progress
+        self._interception = ground.interception
+        self._progress = ground.progress
         self._place = _CLOSED
         self.has_updated = False
 

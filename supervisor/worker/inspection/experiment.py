@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 import torch
 
-from supervisor.actions.controls import Controls
-from supervisor.training_state.registry import Registry
+from supervisor.worker.core.ground import Ground
 from supervisor.worker.core.part import ALWAYS, Arrived, Ended, Part
 from supervisor.worker.inspection.inspection import Inspection
 from supervisor.worker.inspection.patches_experiment import (
     hand_out_in_other_order,
     keep_the_last_batch,
+    keep_writes_apart,
 )
 
 OVERSIZED = 3.0
@@ -36,31 +35,22 @@ class Experiment(Part):
     of its captured batches, by rank; both are text.
 
     Args:
-        wishes: see above.
-        registry, controls: of the worker.
         use_fp32: switches the FP32 fallback on.
-        inspection: looks at steps.
-        rank: of this process.
     """
 
     name = "experiment"
 
-    def __init__(
-        self,
-        wishes: Mapping[str, Any],
-        *,
-        registry: Registry,
-        controls: Controls,
-        use_fp32: Callable[[int], None],
-        inspection: Inspection,
-        rank: int,
-    ) -> None:
-        self._wishes = wishes
-        self._rank = str(rank)
-        self._registry = registry
-        self._controls = controls
+    def __init__(self, ground: Ground, use_fp32: Callable[[int], None]) -> None:
+        keep_writes_apart(ground.rundir.root)
+        progress = ground.progress
+        self._wishes = ground.order.experiment
+        self._rank = str(ground.rank)
+        self._registry = ground.registry
+        self._controls = ground.controls
         self._use_fp32 = use_fp32
-        self._inspection = inspection
+        self._inspection = Inspection(
+            ground.rundir.inspections(ground.rank), ground.registry, lambda: progress.last_batch
+        )
         self._began = False
         self._repeat_batch: Callable[[], None] = lambda: None
         self._weights: list[tuple[torch.Tensor, torch.Tensor]] = []

@@ -9,7 +9,6 @@ import json
 import signal
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import xxhash
@@ -18,8 +17,8 @@ from supervisor.storage.files.private_files import open_private
 from supervisor.training_state.optimizer_state import optimizer_parameters
 from supervisor.training_state.state import TrainingState, digest
 from supervisor.training_state.tensors import walk
+from supervisor.worker.core.ground import Ground
 from supervisor.worker.core.part import ALWAYS, Arrived, Part
-from supervisor.worker.core.progress import ScriptUse
 from supervisor.worker.core.step_probe import StepProbe, tensors_in
 from supervisor.worker.script_state.script_census import ScriptCensus
 from supervisor.worker.script_state.user_frames import user_frames
@@ -67,30 +66,27 @@ class StateDigests(Part):
         state: captured without the user's variables.
         held: the user's tensors and arrays.
         census: of what the script's Python holds.
-        use: what is known of the script.
     """
 
     name = "trail"
 
     def __init__(
         self,
-        path: Path,
-        attempt: int,
-        *,
+        ground: Ground,
         probe: TrailProbe,
         state: TrainingState,
         held: UserTensors,
         census: ScriptCensus,
-        use: ScriptUse,
     ) -> None:
         self._probe = probe
-        self._path = path
-        self._attempt = attempt
+        self._path = ground.rundir.trail(ground.rank)
+        ground.rundir.make(self._path.parent)
+        self._attempt = ground.attempt
         self._registry = state.registry
         self._state = state
         self._held = held
         self._census = census
-        self._use = use
+        self._use = ground.use
 
     def next_boundary(self, step: int) -> tuple[float, float]:
         return ALWAYS

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from supervisor.detectors.base import Detector
 from supervisor.detectors.base.signal_anomaly import SignalAnomalyDetector
@@ -31,6 +30,7 @@ from supervisor.storage.journal.journal import Journal
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.flight_reader import FlightReader
 from supervisor.training_state.rng import RngState
+from supervisor.worker.core.ground import Ground
 from supervisor.worker.core.part import Ended, Part
 from supervisor.worker.core.run_health import MAX_WAITING
 
@@ -45,26 +45,16 @@ class ModelScene(Part):
 
     Never called in a calm step. Only rank 0 writes; replicas hold the same. A look that fails is
     told once, and there is no other.
-
-    Args:
-        models: gives the registered models by their names; with several, the name comes before
-            each layer's path.
-        warn: is told what failed.
+    With several models, a model's name comes before each layer's path.
     """
 
     name = "scene of the end"
 
-    def __init__(
-        self,
-        rundir: RunDirectory,
-        rank: int,
-        models: Callable[[], Mapping[str, nn.Module]],
-        warn: Callable[[str], None],
-    ) -> None:
-        self._rundir = rundir
-        self._models = models
-        self._warn = warn
-        self._is_off = rank != LEAD_RANK
+    def __init__(self, ground: Ground) -> None:
+        self._rundir = ground.rundir
+        self._registry = ground.registry
+        self._warn = ground.warn
+        self._is_off = ground.rank != LEAD_RANK
         self._last_step: int | None = None
 
     def at_anomaly(self, step: int, *, worse: bool, folder: Path | None) -> None:
@@ -104,7 +94,7 @@ class ModelScene(Part):
             self._warn(f"gradient flow of step {step}: {type(error).__name__}: {error}")
 
     def _seen(self, step: int, moment: str) -> dict[str, Any]:
-        models = self._models()
+        models = self._registry.models
         layers: list[dict[str, Any]] = []
         unhealthy: list[dict[str, Any]] = []
         for name, model in models.items():

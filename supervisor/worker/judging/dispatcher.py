@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from supervisor.actions.controls import Controls
 from supervisor.codes import ActionOutcome, Cause, Found, Phase
+from supervisor.detectors.registry import load_alert_handlers
 from supervisor.errors import let_pass
 from supervisor.events.state_events import StateFound
 from supervisor.events.step_events import ActionEvent, AlertEvent, RiskEvent
@@ -20,13 +20,12 @@ from supervisor.ladder.trial_steps import TrialAnswer
 from supervisor.pipeline import Judgement, Pipeline
 from supervisor.records import Alert, StepRecord
 from supervisor.storage.checkpoints.checkpoint_files import PIPELINE, read_section
-from supervisor.storage.journal.journal import AlertLog, Journal
+from supervisor.storage.journal.journal import AlertLog, SilentAlertLog
 from supervisor.storage.steps.flight_recorder import FlightRecorder
 from supervisor.training_state.snapshot import SnapshotRing
-from supervisor.worker.core.error_barrier import ErrorBarrier
+from supervisor.worker.core.ground import Ground
 from supervisor.worker.core.part import ALWAYS, Arrived, Ended, Part, SavePoint
-from supervisor.worker.core.progress import Progress, RunWarnings
-from supervisor.worker.core.run_health import MAX_WAITING, Deferral, RunHealth
+from supervisor.worker.core.run_health import MAX_WAITING, Deferral
 from supervisor.worker.judging.anomaly_scene import AnomalyScene
 from supervisor.worker.probes.probes import Probes
 from supervisor.worker.treatment.action_runner import ActionRunner
@@ -41,26 +40,17 @@ class AlertTeller:
         handlers: the user's alert handlers; one that raises is dropped.
     """
 
-    def __init__(
-        self,
-        journal: Journal,
-        log: AlertLog,
-        *,
-        handlers: list[Callable[[Alert], None]],
-        probes: Probes,
-        scene: AnomalyScene,
-        progress: Progress,
-        barrier: ErrorBarrier,
-        warn: RunWarnings,
-    ) -> None:
-        self.handlers = handlers
-        self.journal = journal
-        self._log = log
+    def __init__(self, ground: Ground, probes: Probes, scene: AnomalyScene) -> None:
+        leads = ground.place.leads  # it tells for all ranks
+        names = ground.settings.alert_handlers if leads else []
+        self.handlers: list[Callable[[Alert], None]] = load_alert_handlers(names)
+        self.journal = ground.group_journal
+        self._log = AlertLog(ground.rundir.alerts) if leads else SilentAlertLog()
         self._probes = probes
         self._scene = scene
-        self._scene_part = barrier("scene of an anomaly")
-        self._progress = progress
-        self._warn = warn
+        self._scene_part = ground.barrier("scene of an anomaly")
+        self._progress = ground.progress
+        self._warn = ground.warn
 
     def tell(self, record: StepRecord, alerts: tuple[Alert, ...]) -> None:
         """Tells the alerts of one step, before its update where it is judged in time."""
@@ -114,7 +104,6 @@ class Dispatcher(Part):
 
     Args:
         recorder: gets the risk, in each step's row.
-        health: filled in here.
         retry: may put something else in the place of a decision.
 
     Attributes:
@@ -126,15 +115,12 @@ class Dispatcher(Part):
 
     def __init__(
         self,
-        *,
+        ground: Ground,
         pipeline: Pipeline,
         alerts: AlertTeller,
         runner: ActionRunner,
         recorder: FlightRecorder,
-        health: RunHealth,
         retry: ExactRetry,
-        warn: RunWarnings,
-        barrier: ErrorBarrier,
     ) -> None:
         self.calm = Deferral()
         self.waiting: list[tuple[StepRecord, int]] = []
@@ -144,10 +130,10 @@ class Dispatcher(Part):
         self._alerts = alerts
         self._runner = runner
         self._recorder = recorder
-        self._health = health
+        self._health = ground.health
         self._retry = retry
-        self._warn = warn
-        self._remembering = barrier("memory of the pipeline")
+        self._warn = ground.warn
+        self._remembering = ground.barrier("memory of the pipeline")
         self._was_warning = False
         self._was_alarm = False
 
@@ -317,17 +303,11 @@ TOLD = 20
 class NewTrainings:
     """Forgets what belongs to the last training when another optimizer takes over."""
 
-    def __init__(
-        self,
-        dispatcher: Dispatcher,
-        snapshots: SnapshotRing,
-        controls: Controls,
-        journal: Journal,
-    ) -> None:
+    def __init__(self, ground: Ground, dispatcher: Dispatcher, snapshots: SnapshotRing) -> None:
         self._dispatcher = dispatcher
         self._snapshots = snapshots
-        self._controls = controls
-        self._journal = journal
+        self._controls = ground.controls
+        self._journal = ground.group_journal
         self._count = 1
 
     def begins(self, step: int, *, has_other_weights: bool) -> None:

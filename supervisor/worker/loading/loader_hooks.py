@@ -8,10 +8,9 @@ from typing import Any
 from supervisor.storage.steps.tape import EntryKind
 from supervisor.storage.steps.tape_reader import TapeReader
 from supervisor.training_state.draws import between, look
-from supervisor.worker.core.error_barrier import ErrorBarrier
+from supervisor.worker.core.ground import Ground
 from supervisor.worker.core.interception_state import InterceptionState
 from supervisor.worker.core.process_signs import Heartbeat
-from supervisor.worker.core.progress import Progress
 from supervisor.worker.core.replay_comparison import ReplayComparison
 from supervisor.worker.core.training_hooks import Call
 from supervisor.worker.loading.loader_skipping import (
@@ -35,19 +34,12 @@ from supervisor.worker.reads.recording import Recording
 class LoaderHooks(LoadingHooks):
     """The live side of `LoadingHooks`."""
 
-    def __init__(
-        self,
-        interception: InterceptionState,
-        progress: Progress,
-        recording: Recording,
-        heartbeat: Heartbeat,
-        barrier: ErrorBarrier,
-    ) -> None:
-        self._interception = interception
-        self._progress = progress
+    def __init__(self, ground: Ground, recording: Recording, heartbeat: Heartbeat) -> None:
+        self._interception = ground.interception
+        self._progress = ground.progress
         self._recording = recording
         self._heartbeat = heartbeat
-        self._part = barrier("batch", records=True)
+        self._part = ground.barrier("batch", records=True)
 
     def fetch(self, proof: LoadingProof, indices: Any, call: Call) -> Any:
         """Returns the batch that `call` loads; its mark goes on the tape, with what it drew."""

@@ -15,11 +15,9 @@ from supervisor.codes import Found
 from supervisor.errors import pass_on
 from supervisor.events.state_events import StateFound
 from supervisor.records import Alert
-from supervisor.settings import ProbeSettings
-from supervisor.storage.journal.journal import Journal
-from supervisor.training_state.registry import Registry
 from supervisor.worker.core.budget import Pace
-from supervisor.worker.core.interception_state import InterceptionState, has_compiled
+from supervisor.worker.core.ground import Ground
+from supervisor.worker.core.interception_state import has_compiled
 from supervisor.worker.core.part import Ended, Part
 from supervisor.worker.probes.forward_look import ForwardLook
 from supervisor.worker.probes.patches_looks import look_at_modules
@@ -62,22 +60,15 @@ class Probes(Part):
 
     name = "probes"
 
-    def __init__(
-        self,
-        settings: ProbeSettings,
-        *,
-        registry: Registry,
-        interception: InterceptionState,
-        journal: Journal,
-        warn: Callable[[str], None],
-    ) -> None:
+    def __init__(self, ground: Ground) -> None:
+        settings = ground.settings.probes
         share = 0.5 * settings.max_overhead if settings.enabled else 0.0
         every = settings.every_steps if settings.enabled else None
         self.is_on = False
-        self._registry = registry
-        self._interception = interception
-        self._journal = journal
-        self._warn = warn
+        self._registry = ground.registry
+        self._interception = ground.interception
+        self._journal = ground.journal
+        self._warn = ground.warn
         self._update_pace, self._forward_pace = Pace(share, every), Pace(share, every)
         self._update, self._forward = UpdateLook(), ForwardLook()
         self._is_compiled = False

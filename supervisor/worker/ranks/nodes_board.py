@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Protocol
 
 from supervisor.ranks import RankPlace
-from supervisor.storage.run.boards import TIMEOUT_S, RankBoard
+from supervisor.storage.run.boards import TIMEOUT_S, MeetingPlace, RankBoard
+from supervisor.worker.core.ground import Ground
 
 KEY = "supervisor/link"
 JOINS_WITHIN_S = 60.0
@@ -305,6 +306,18 @@ class NodesBoard:
             return unpack_all(returned[0], self._place.world_size)
         except ValueError:
             return None
+
+
+def meeting_place(ground: Ground) -> MeetingPlace | None:
+    """Where the ranks of a replay wait for each other; a mapped file is one node's alone."""
+    place = ground.place
+    if place.is_alone or place.local_world_size != place.world_size:
+        return None
+    path = ground.rundir.board(ground.attempt, place.node).with_suffix(".replay")
+    try:
+        return MeetingPlace(path, place.local_rank, place.local_world_size)
+    except OSError:
+        return None
 
 
 def board_of(path: Path, place: RankPlace, link: NodeLink | None) -> Board:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from supervisor.held_memory import HeldMemory
 from supervisor.ranks import RankPlace
-from supervisor.worker.core.boundaries import BoundarySchedule
-from supervisor.worker.ranks.agreement import Agreement
+from supervisor.storage.run.boards import RankNotes
+from supervisor.worker.core.boundaries import BoundarySchedule, GroupTurns
+from supervisor.worker.core.ground import Ground
+from supervisor.worker.ranks.agreement import Agreement, GroupAgreement, GroupSchedule
+from supervisor.worker.ranks.exchanges import Exchanges
+from supervisor.worker.ranks.nodes_board import NodeLink, board_of
+from supervisor.worker.ranks.waiting_ranks import WaitingRanks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,8 +24,52 @@ class RankContext:
         place: of this rank among all.
         agreement: by which ranks judge one record and arrive together.
         schedule: of boundaries; that of several ranks waits for what all have agreed on.
+        waiting: knows of ranks that cannot come to this one's update; None for one process.
+        link: to the other nodes; None if there are none.
     """
 
     place: RankPlace
     agreement: Agreement
     schedule: BoundarySchedule
+    waiting: WaitingRanks | None = None
+    link: NodeLink | None = None
+
+    @classmethod
+    def of(
+        cls,
+        ground: Ground,
+        exchanges: Exchanges,
+        memory: HeldMemory,
+        only_watch: Callable[[str], None],
+    ) -> RankContext:
+        """`only_watch`: called with the reason once the ranks make no more steps together."""
+        place, schedule, turns = ground.place, ground.schedule, ground.turns
+        if not isinstance(schedule, GroupSchedule) or not isinstance(turns, GroupTurns):
+            return cls(place=place, agreement=Agreement(), schedule=schedule)
+        notes = ground.rundir.rank_notes(ground.attempt, place.node)
+        waiting = WaitingRanks(
+            RankNotes(notes, place.local_rank, place.local_world_size), exchanges
+        )
+        link = NodeLink(place.node, place.nodes) if place.nodes > 1 else None
+        board = board_of(ground.rundir.board(ground.attempt, place.node), place, link)
+        warn = ground.warn
+
+        def lost() -> None:
+            why = "the ranks do not make the same steps"
+            if waiting.found is not None:
+                other = place.rank - place.local_rank + waiting.found
+                what = f"what rank {place.rank} exchanges behind its update"
+                why += f" (rank {other} waits for {what})"
+            elif board.was_left:
+                why = "another rank makes no more steps with this one"
+            only_watch(f"{why}: from here on this one is only watched: nothing is treated or saved")
+
+        def split(step: int) -> None:
+            why = f"the ranks have decided differently before step {step}"
+            warn(f"{why}: all begin again from the last checkpoint", aloud=place.leads)
+            schedule.ask_for_restart(why)
+
+        agreement = GroupAgreement(
+            board, schedule, turns, ground.progress, waiting, memory, on_lost=lost, on_split=split
+        )
+        return cls(place=place, agreement=agreement, schedule=schedule, waiting=waiting, link=link)

@@ -13,13 +13,11 @@ import torch
 
 from supervisor.codes import Found
 from supervisor.events.state_events import StateFound
-from supervisor.ranks import LEAD_RANK, RankPlace
-from supervisor.settings import PolicySettings
+from supervisor.ranks import LEAD_RANK
 from supervisor.training_state.snapshot import SnapshotRing
-from supervisor.worker.core.error_barrier import ErrorBarrier
-from supervisor.worker.core.progress import Progress, RunWarnings
-from supervisor.worker.ranks.collective_records import CollectiveCount
-from supervisor.worker.ranks.nodes_board import NodeLink
+from supervisor.worker.core.ground import Ground
+from supervisor.worker.ranks.collective_records import CollectiveCount, CollectiveRecords
+from supervisor.worker.ranks.rank_context import RankContext
 
 
 class OnlyWatching:
@@ -30,21 +28,13 @@ class OnlyWatching:
         saving: names of the boundary listeners that copy or save the state.
     """
 
-    def __init__(
-        self,
-        *,
-        policy: PolicySettings,
-        snapshots: SnapshotRing,
-        saving: Collection[str],
-        barrier: ErrorBarrier,
-        warn: RunWarnings,
-    ) -> None:
+    def __init__(self, ground: Ground, snapshots: SnapshotRing, saving: Collection[str]) -> None:
         self.has_begun = False
-        self._policy = policy
+        self._policy = ground.policy
         self._snapshots = snapshots
         self._saving = saving
-        self._barrier = barrier
-        self._warn = warn
+        self._barrier = ground.barrier
+        self._warn = ground.warn
 
     def begin(self, why: str) -> None:
         """Called once that is known; a second call does nothing. `why` is told at the terminal."""
@@ -62,34 +52,30 @@ class SeveralRanks:
     """Notices ranks that were not started by `supervisor run`: such a training is only watched.
 
     Args:
-        place: of this rank among those that were.
-        collectives: counts what this rank enters, once it has joined them.
-        link: to the other nodes, opened when the script has joined; None if there are none, or
-            another rank of this node has it.
+        ranks: those that it did start.
         judge_waiting: has the steps judged whose judgement waits for later ones.
     """
 
     def __init__(
         self,
-        *,
-        place: RankPlace,
-        collectives: CollectiveCount,
-        link: NodeLink | None,
+        ground: Ground,
+        ranks: RankContext,
         judge_waiting: Callable[[], object],
         only_watching: OnlyWatching,
-        progress: Progress,
-        barrier: ErrorBarrier,
-        warn: RunWarnings,
     ) -> None:
-        self._place = place
-        self._collectives = collectives
+        rundir, attempt, rank = ground.rundir, ground.attempt, ground.rank
+        records = CollectiveRecords(rundir.stacks(attempt, rank), rundir.records(attempt, rank))
+        tells = [records.look] if ranks.waiting is None else [records.look, ranks.waiting.tell]
+        self._place = ground.place
+        self._collectives = CollectiveCount(rundir.collectives(rank), tells=tells)
         self._counts = False
-        self._link = link
+        # Opened when the script has joined; another rank of the node may have it.
+        self._link = ranks.link if ground.place.local_rank == 0 else None
         self._judge_waiting = judge_waiting
         self._only_watching = only_watching
-        self._progress = progress
-        self._barrier = barrier
-        self._warn = warn
+        self._progress = ground.progress
+        self._barrier = ground.barrier
+        self._warn = ground.warn
 
     def joined(self, world_size: int) -> None:
         """Called in the training's process after it joined a group of more than one rank."""

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from supervisor.storage.steps.tape_reader import TapeReader
-from supervisor.worker.core.error_barrier import ErrorBarrier
+from supervisor.worker.core.ground import Ground
 from supervisor.worker.core.interception_state import InterceptionState
 from supervisor.worker.core.loop_count import LoopCount
 from supervisor.worker.core.replay_comparison import ReplayComparison
@@ -26,13 +26,11 @@ from supervisor.worker.reads.recording import Recording, ReplayedReads, decode
 class LiveReads(ScriptReads):
     """Writes down what comes."""
 
-    def __init__(
-        self, recording: Recording, interception: InterceptionState, barrier: ErrorBarrier
-    ) -> None:
+    def __init__(self, ground: Ground, recording: Recording) -> None:
         self._recording = recording
-        self._interception = interception
-        self._reading = barrier("reads", records=True)
-        self._exchanging = barrier("objects", records=True)
+        self._interception = ground.interception
+        self._reading = ground.barrier("reads", records=True)
+        self._exchanging = ground.barrier("objects", records=True)
 
     def read(self, kind: int, call: Call) -> Any:
         return self._recording.read(kind, call)

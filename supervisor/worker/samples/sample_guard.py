@@ -12,7 +12,6 @@ import contextlib
 import math
 import weakref
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -23,6 +22,7 @@ from torch.utils.data import default_collate
 from supervisor.storage.files.json_files import LineFile, read_lines, to_line
 from supervisor.storage.run.exit_notes import outside_cause
 from supervisor.training_state.rng import RngState
+from supervisor.worker.core.ground import Ground
 from supervisor.worker.core.interception_state import InterceptionState
 from supervisor.worker.core.part import Ended, Part
 from supervisor.worker.core.progress import Progress
@@ -176,31 +176,18 @@ class SampleGuard(Part):
     next one is left out, and so are others from then on. What is found is appended to a file that
     all attempts and all forked loader processes share.
 
-    Args:
-        path: the file of JSON lines.
-        attempt: number of this attempt.
-        warn: told in the training's own process of each sample found or left out.
-        interception, progress: see `PoisonedSamples`.
-
     Attributes:
         poisoned: the samples that hold NaN or infinity.
     """
 
     name = "samples"
 
-    def __init__(
-        self,
-        path: Path,
-        attempt: int,
-        warn: Callable[[str], None],
-        interception: InterceptionState,
-        progress: Progress,
-    ) -> None:
-        self._file = LineFile(path)
-        self._attempt = attempt
-        self._warn = warn
+    def __init__(self, ground: Ground) -> None:
+        self._file = LineFile(ground.rundir.root / "bad_samples.jsonl")
+        self._attempt = ground.attempt
+        self._warn = ground.warn_aloud
         self._told = 0
-        self.poisoned = PoisonedSamples(interception, progress, self._found_poisoned)
+        self.poisoned = PoisonedSamples(ground.interception, ground.progress, self._found_poisoned)
         lines = self._lines()
         failed = [line for line in lines if "found_at" not in line]
         self._known = {(str(line["data"]), str(line["sample"])) for line in failed}

@@ -7,13 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from supervisor.actions.controls import Controls
 from supervisor.codes import Exactness, Found, Warned
 from supervisor.errors import RunDirectoryError
 from supervisor.events.state_events import Resumed, StateFound, WarningEvent
-from supervisor.storage.journal.journal import Journal
 from supervisor.storage.steps.flight_recorder import LOSS_SEEN, FlightReader, FlightRecorder
 from supervisor.storage.steps.step_rows import UPDATE_SKIPPED
+from supervisor.worker.core.ground import Ground
 from supervisor.worker.core.part import ALWAYS, Arrived, Part, SavePoint
 
 
@@ -26,26 +25,17 @@ class RecordedSteps(Part):
     `resumed` says so. It ends with the recorded steps, and where a treatment begins.
 
     Args:
-        journal: gets what came of it.
         recorder: of this rank.
-        controls: of the updates.
         is_retry: the attempt is an exact retry, which compares its steps itself.
     """
 
     name = "recorded steps"
 
-    def __init__(
-        self,
-        journal: Journal,
-        recorder: FlightRecorder,
-        controls: Controls,
-        *,
-        is_retry: bool = False,
-    ) -> None:
+    def __init__(self, ground: Ground, recorder: FlightRecorder, *, is_retry: bool = False) -> None:
         self._is_retry = is_retry
-        self._journal = journal
+        self._journal = ground.journal
         self._recorder = recorder
-        self._controls = controls
+        self._controls = ground.controls
         self._reader: FlightReader | None = None
         self._said: Resumed | None = None
         self._recorded_row = self._own_row = self._end = 0

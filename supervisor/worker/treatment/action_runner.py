@@ -11,20 +11,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from supervisor.actions.base import Action, ActionContext, carry_out
+from supervisor.actions.catalogue import build_actions
 from supervisor.actions.checkpoint_activations import ActivationCheckpointing
-from supervisor.actions.controls import Controls, Ramp
+from supervisor.actions.controls import Ramp
 from supervisor.codes import ActionOutcome, DecisionSource
 from supervisor.events.step_events import ActionEvent, ActionUndone, RollbackEvent
 from supervisor.pipeline import Pipeline
-from supervisor.records import ActionResult, Cause, Decision, WorkerOrder, plain
-from supervisor.storage.journal.journal import Journal
+from supervisor.records import ActionResult, Cause, Decision, plain
 from supervisor.training_state.model_state import heal_buffers
-from supervisor.training_state.registry import Registry
-from supervisor.training_state.snapshot import SnapshotRing
-from supervisor.worker.core.boundaries import BoundarySchedule
-from supervisor.worker.core.error_barrier import ErrorBarrier
+from supervisor.training_state.snapshot import Snapshot, SnapshotRing
+from supervisor.training_state.state import TrainingState
+from supervisor.worker.checkpoints.pre_treatment_checkpoint import PreTreatmentCheckpoint
+from supervisor.worker.core.ground import Ground
 from supervisor.worker.core.part import Arrived, Part, SavePoint
-from supervisor.worker.core.progress import RunWarnings
 from supervisor.worker.ranks.agreement import Agreement
 from supervisor.worker.script_state.user_frames import user_frames
 from supervisor.worker.script_state.user_tensors import UserTensors
@@ -42,6 +41,56 @@ class Pending:
     undo: bool = False
 
 
+class Lender:
+    """Called with a decision: what is lent to one of its actions for one call."""
+
+    def __init__(
+        self,
+        ground: Ground,
+        state: TrainingState,
+        snapshots: SnapshotRing,
+        healing: Healing,
+        pre_treatment: PreTreatmentCheckpoint,
+        *,
+        begin_trial: Callable[[Callable[[], Snapshot | None]], str],
+        tell_ranks: Callable[[int], list[int]],
+    ) -> None:
+        self._policy, self._controls, self._use = ground.policy, ground.controls, ground.use
+        self._schedule, self._health = ground.schedule, ground.health
+        self._state = state
+        self._snapshots = snapshots
+        self._healing = healing
+        self._pre_treatment = pre_treatment
+        self._begin_trial = begin_trial
+        self._tell_ranks = tell_ranks
+
+    def __call__(self, decision: Decision) -> ActionContext:
+        use, schedule = self._use, self._schedule
+        return ActionContext(
+            step=decision.step,
+            policy=self._policy,
+            decision=decision,
+            controls=self._controls,
+            registry=self._state.registry,
+            state=self._state,
+            snapshots=self._snapshots,
+            recent_grad_norms=self._health.recent_grad_norms,
+            keep_state=self._pre_treatment.keep,
+            thrown_away=self._pre_treatment.thrown_away,
+            put_back_held=self._healing.put_back_held,
+            save_checkpoint=schedule.ask_for_checkpoint,
+            request_restart=schedule.ask_for_restart,
+            request_stop=schedule.ask_for_stop,
+            pipeline_restore=self._healing.after_rollback,
+            begin_trial=self._begin_trial,
+            tell_ranks=self._tell_ranks,
+            skip_batches=use.leave_out_batches if use.batches else None,
+            script_clips=use.max_norm is not None,
+            uses_batch_size=use.batch_size,
+            uses_autocast=use.autocast,
+        )
+
+
 class ActionRunner:
     """From a decision to actions; owned by the worker, called in the training's own thread.
 
@@ -56,26 +105,22 @@ class ActionRunner:
 
     def __init__(
         self,
-        actions: Mapping[str, Action],
+        ground: Ground,
         lent: Callable[[Decision], ActionContext],
-        *,
         state_changed: Callable[[], None],
-        schedule: BoundarySchedule,
         agreement: Agreement,
         pipeline: Pipeline,
-        journal: Journal,
-        warn: RunWarnings,
     ) -> None:
         self.pending: list[Pending] = []
         self.changed_at = -1
-        self._actions = actions
+        self._actions = build_actions()
         self._lent = lent
         self._state_changed = state_changed
-        self._schedule = schedule
+        self._schedule = ground.schedule
         self.agreement = agreement
         self._pipeline = pipeline
-        self._journal = journal
-        self._warn = warn
+        self._journal = ground.group_journal
+        self._warn = ground.warn
         self._boundary_step = 0
         self._told_dry: dict[tuple[str, ...], int] = {}
 
@@ -210,25 +255,16 @@ class Healing:
     """The rest of a rollback and of a skipped update: what lies beside the weights.
 
     Called by the training's own thread, on every rank.
-
-    Args:
-        warn: is told what was put right.
     """
 
     def __init__(
-        self,
-        *,
-        pipeline: Pipeline,
-        registry: Registry,
-        snapshots: SnapshotRing,
-        held: UserTensors,
-        warn: Callable[[str], None],
+        self, ground: Ground, pipeline: Pipeline, snapshots: SnapshotRing, held: UserTensors
     ) -> None:
         self._pipeline = pipeline
-        self._registry = registry
+        self._registry = ground.registry
         self._snapshots = snapshots
         self._held = held
-        self._warn = warn
+        self._warn = ground.warn
 
     def after_rollback(self, extras: Mapping[str, Any]) -> None:
         """Our own windows go back, and what the user's variables hold.
@@ -272,22 +308,13 @@ class OrderedTreatments(Part):
 
     name = "ordered treatments"
 
-    def __init__(
-        self,
-        order: WorkerOrder,
-        *,
-        controls: Controls,
-        registry: Registry,
-        runner: ActionRunner,
-        pipeline: Pipeline,
-        barrier: ErrorBarrier,
-    ) -> None:
-        self._order = order
+    def __init__(self, ground: Ground, runner: ActionRunner, pipeline: Pipeline) -> None:
+        self._order = ground.order
         self._pipeline = pipeline
-        self._controls = controls
-        self._registry = registry
+        self._controls = ground.controls
+        self._registry = ground.registry
         self._runner = runner
-        self._barrier = barrier
+        self._barrier = ground.barrier
 
     def from_nothing(self) -> None:
         """No checkpoint: models are met at their first forward only, which is a boundary."""

@@ -16,13 +16,12 @@ import numpy as np
 from supervisor.codes import Found, Warned
 from supervisor.errors import RunDirectoryError
 from supervisor.events.state_events import StateFound
-from supervisor.records import Decision, WorkerOrder
-from supervisor.settings import PolicySettings
+from supervisor.records import Decision
 from supervisor.storage.checkpoints.checkpoints import Checkpoint, CheckpointRing
 from supervisor.storage.steps.flight_recorder import FlightReader, FlightRecorder
 from supervisor.worker.core.boundaries import LookRequests
+from supervisor.worker.core.ground import Ground
 from supervisor.worker.core.part import Arrived, Part
-from supervisor.worker.core.progress import RunWarnings
 from supervisor.worker.core.run_health import MAX_WAITING
 from supervisor.worker.treatment.action_runner import ActionRunner
 
@@ -40,34 +39,30 @@ class ExactRetry(Part):
     """Asks for a retry instead of a costly treatment, and tells in the next attempt what came of
     it.
 
-    Args:
-        order: of this attempt; says whether it is itself a retry.
-        is_possible: one process trains, unmodified scripts are resumed exactly, and this is a run.
+    Possible where one process trains and unmodified scripts are resumed exactly.
     """
 
     name = "exact retry"
 
     def __init__(
         self,
-        *,
-        policy: PolicySettings,
-        order: WorkerOrder,
-        is_possible: bool,
+        ground: Ground,
         ring: CheckpointRing,
         recorder: FlightRecorder,
         looks: LookRequests,
         runner: ActionRunner,
-        warn: RunWarnings,
     ) -> None:
-        self._policy = policy
-        self._order = order
-        self._is_possible = is_possible and policy.exact_retry
+        self._policy = ground.policy
+        self._order = ground.order
+        is_run_alone = ground.place.is_alone and not ground.is_experiment
+        resumes = ground.settings.fast_forward.enabled
+        self._is_possible = is_run_alone and resumes and ground.policy.exact_retry
         self._ring = ring
         self._recorder = recorder
         self._looks = looks
         self._runner = runner
-        self._warn = warn
-        self._until = order.retry_until
+        self._warn = ground.warn
+        self._until = ground.order.retry_until
         self._is_exact = False
         self._first_row = self._own_row = 0
 

@@ -20,11 +20,9 @@ from supervisor.by_identity import ByIdentity
 from supervisor.codes import DecisionSource, Subject
 from supervisor.events.step_events import UpdateSkipped
 from supervisor.records import ActionResult, Cause, Decision
-from supervisor.settings import PolicySettings
-from supervisor.storage.journal.journal import Journal
 from supervisor.worker.core.boundaries import LookRequests
-from supervisor.worker.core.progress import Progress, ScriptUse
-from supervisor.worker.core.run_health import RunHealth
+from supervisor.worker.core.ground import Ground
+from supervisor.worker.core.progress import ScriptUse
 from supervisor.worker.core.step_probe import gradient_norm
 from supervisor.worker.samples.sample_guard import SampleGuard
 from supervisor.worker.treatment.action_runner import ActionRunner, Healing
@@ -196,24 +194,14 @@ AS_IT_IS = UpdatePlan()
 
 
 class SkippedUpdates:
-    """Tells of it, finds the samples that were to blame, and heals what the forward has left.
-
-    Args:
-        by_order: steps whose updates the parent ordered to be left out.
-    """
+    """Tells of it, finds the samples that were to blame, and heals what the forward has left."""
 
     def __init__(
-        self,
-        journal: Journal,
-        progress: Progress,
-        samples: SampleGuard,
-        healing: Healing,
-        looks: LookRequests,
-        by_order: Collection[int] = (),
+        self, ground: Ground, samples: SampleGuard, healing: Healing, looks: LookRequests
     ) -> None:
-        self._by_order = frozenset(by_order)
-        self._journal = journal
-        self._progress = progress
+        self._by_order = frozenset(ground.order.skip_steps)
+        self._journal = ground.group_journal
+        self._progress = ground.progress
         self._samples = samples
         self._healing = healing
         self._looks = looks
@@ -230,12 +218,10 @@ class SkippedUpdates:
 class FollowerGuard:
     """The pipeline judges the lead's part of a step alone, so the policy is asked here."""
 
-    def __init__(
-        self, policy: PolicySettings, progress: Progress, health: RunHealth, runner: ActionRunner
-    ) -> None:
-        self._policy = policy
-        self._progress = progress
-        self._health = health
+    def __init__(self, ground: Ground, runner: ActionRunner) -> None:
+        self._policy = ground.policy
+        self._progress = ground.progress
+        self._health = ground.health
         self._runner = runner
 
     def leaves_out(self, norm: float) -> bool:
@@ -266,3 +252,22 @@ class FollowerGuard:
         )
         self._runner.tell(result, decision)
         return True
+
+
+def update_controls_of(
+    ground: Ground,
+    samples: SampleGuard,
+    healing: Healing,
+    looks: LookRequests,
+    runner: ActionRunner,
+    on_rate: Callable[[float], None],
+) -> UpdateControls:
+    """Returns the worker's own. `on_rate`: see `UpdateControls`."""
+    return UpdateControls(
+        ground.controls,
+        ground.use,
+        SkippedUpdates(ground, samples, healing, looks).left_out,
+        FollowerGuard(ground, runner).leaves_out,
+        on_rate,
+        ground.order.skip_steps,
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -33,6 +34,14 @@ SETTINGS = CheckpointSettings(every_steps=10, background=False, min_free_gib=0.0
 STEPS = 25
 
 
+def ground_of(warnings: list[str]) -> Any:
+    return SimpleNamespace(
+        progress=Progress(StepProbe(), steps_done=STEPS),
+        rundir=SimpleNamespace(root=Path("/the run")),
+        warn=warnings.append,
+    )
+
+
 class Ward:
     """A small training with a snapshot of step 0 and one of step 20, whose states are kept."""
 
@@ -57,11 +66,9 @@ class Ward:
         )
         self.warnings: list[str] = []
         self.pre_treatment = PreTreatmentCheckpoint(
-            whole_state=lambda: (scene.context.state.capture(), {}),
-            checkpointer=self.checkpointer,
-            progress=Progress(StepProbe(), steps_done=STEPS),
-            run=Path("/the run"),
-            warn=self.warnings.append,
+            ground_of(self.warnings),
+            lambda: (scene.context.state.capture(), {}),
+            self.checkpointer,
         )
         scene.context = dataclasses.replace(scene.context, keep_state=self.pre_treatment.keep)
 
@@ -193,13 +200,7 @@ def test_a_state_that_cannot_be_captured_costs_a_warning_and_no_treatment(ward: 
     def broken() -> Any:
         raise RuntimeError("no capture")
 
-    pre_treatment = PreTreatmentCheckpoint(
-        whole_state=broken,
-        checkpointer=ward.checkpointer,
-        progress=Progress(StepProbe(), steps_done=STEPS),
-        run=Path("run"),
-        warn=ward.warnings.append,
-    )
+    pre_treatment = PreTreatmentCheckpoint(ground_of(ward.warnings), broken, ward.checkpointer)
     context = dataclasses.replace(ward.scene.context, keep_state=pre_treatment.keep)
 
     result = carry_out(Rollback(), context)

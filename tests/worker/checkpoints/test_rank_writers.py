@@ -17,7 +17,8 @@ from supervisor.storage.checkpoints.checkpoints import CheckpointRing
 from supervisor.storage.journal.journal import Journal
 from supervisor.training_state.state import FORMAT
 from supervisor.worker.checkpoints.checkpoint_writer import CapturedCheckpoint, CheckpointWriter
-from supervisor.worker.checkpoints.rank_writers import FollowerWriter, LeadWriter, SplitReplicas
+from supervisor.worker.checkpoints.rank_writers import FollowerWriter, LeadWriter
+from supervisor.worker.checkpoints.split_replicas import SplitReplicas
 from supervisor.worker.core.boundaries import BoundarySchedule
 from supervisor.worker.core.progress import Progress, RunWarnings
 from supervisor.worker.core.step_probe import StepProbe

@@ -4,6 +4,7 @@ import math
 import sys
 import types
 from collections import Counter
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -123,14 +124,13 @@ def told() -> Told:
 def listener(told: Told, **settings: Any) -> tuple[ComputeListener, ComputeCheck]:
     check = ComputeCheck(Registry())
     told_as: Any = told
-    found = ComputeListener(
-        ComputeCheckSettings(**settings),
+    ground: Any = SimpleNamespace(
+        settings=SimpleNamespace(compute_check=ComputeCheckSettings(**settings)),
         turns=Turns(BoundarySchedule()),
-        check=check,
-        alerts=told_as,
+        is_experiment=False,
         warn=told_as,
     )
-    return found, check
+    return ComputeListener(ground, check, told_as), check
 
 
 def test_it_is_off_by_default(told: Told) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import math
 import statistics
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,6 +29,17 @@ from supervisor.worker.judging.anomaly_scene import AnomalyScene, ModelScene, th
 FIELDS = {"median", "mad", "mean", "std", "threshold", "relative_change"}
 
 
+def model_scene_of(
+    rundir: RunDirectory,
+    rank: int = 0,
+    models: Mapping[str, Any] = MappingProxyType({}),
+    warn: Callable[[str], None] = print,
+) -> ModelScene:
+    registry = SimpleNamespace(models=models)
+    ground: Any = SimpleNamespace(rundir=rundir, rank=rank, registry=registry, warn=warn)
+    return ModelScene(ground)
+
+
 def record_of(step: int, loss: float) -> StepRecord:
     return StepRecord(step=step, loss=loss, grad_norm=2.0, loss_seen=True, grad_norm_seen=True)
 
@@ -34,9 +47,7 @@ def record_of(step: int, loss: float) -> StepRecord:
 def test_a_norm_that_was_never_seen_is_null_and_no_nan(tmp_path: Path) -> None:
     rundir = RunDirectory(tmp_path)
     ring = CheckpointRing(rundir.checkpoints, CheckpointSettings())
-    scene = AnomalyScene(
-        rundir, 0, CaptureSettings(), ring, ModelScene(rundir, 0, dict, print), list
-    )
+    scene = AnomalyScene(rundir, 0, CaptureSettings(), ring, model_scene_of(rundir), list)
     record = StepRecord(step=3, loss=float("inf"), loss_seen=True)
 
     scene.save(record, (), [], Journal(rundir.rank_journal(0), attempt=1, rank=0))
@@ -53,7 +64,7 @@ def test_loss_and_gradient_norm_come_with_what_was_usual_before(tmp_path: Path) 
     for step, loss in enumerate([*losses, 9.0]):
         recorder.append(record_of(step, loss), time=float(step))
     ring = CheckpointRing(rundir.checkpoints, CheckpointSettings())
-    model_scene = ModelScene(rundir, 0, dict, print)
+    model_scene = model_scene_of(rundir)
     detectors = build_detectors({})
     scene = AnomalyScene(rundir, 0, CaptureSettings(), ring, model_scene, lambda: detectors)
     spike = Alert(
@@ -130,7 +141,7 @@ def sick_model() -> nn.Sequential:
 
 def scene_of(folder: Path, warned: list[str], rank: int = 0) -> ModelScene:
     model = sick_model()
-    return ModelScene(RunDirectory(folder), rank, lambda: {"model_0": model}, warned.append)
+    return model_scene_of(RunDirectory(folder), rank, {"model_0": model}, warned.append)
 
 
 def written(folder: Path) -> dict[str, Any]:
@@ -178,7 +189,7 @@ def test_gradients_that_were_zeroed_are_none(tmp_path: Path) -> None:
     model = sick_model()
     model.zero_grad(set_to_none=False)
 
-    scene = ModelScene(RunDirectory(tmp_path), 0, lambda: {"model_0": model}, print)
+    scene = model_scene_of(RunDirectory(tmp_path), 0, {"model_0": model})
     scene.ends(Ended(steps=42, completed=True, parts=False))
 
     assert not (tmp_path / "report").exists()

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from supervisor.ranks import RankPlace
 from supervisor.records import Cause, Decision, StepRecord, WorkerOrder
-from supervisor.settings import PolicySettings
+from supervisor.settings import PolicySettings, RunSettings
 from supervisor.storage.checkpoints.checkpoints import Checkpoint
 from supervisor.storage.journal.journal import Journal
 from supervisor.storage.steps.flight_recorder import FlightRecorder
@@ -41,16 +42,16 @@ class Attempt:
         self.runner: Any = SimpleNamespace(changed_at=-1)
         self.ring: Any = SimpleNamespace(checkpoints=lambda: [checkpoint(20), checkpoint(START)])
         given: dict[str, Any] = {"is_possible": True, "exact_retry": True, **changes}
-        self.retry = ExactRetry(
+        ground: Any = SimpleNamespace(
             policy=PolicySettings(exact_retry=given["exact_retry"]),
             order=order,
-            is_possible=given["is_possible"],
-            ring=self.ring,
-            recorder=self.recorder,
-            looks=LookRequests(self.schedule),
-            runner=self.runner,
+            place=RankPlace(),
+            is_experiment=not given["is_possible"],
+            settings=RunSettings(),
             warn=RunWarnings(self.journal, Progress(StepProbe())),
         )
+        looks = LookRequests(self.schedule)
+        self.retry = ExactRetry(ground, self.ring, self.recorder, looks, self.runner)
 
     def make(self, losses: Sequence[float], first: int = START, signature: int = 7) -> None:
         for step, loss in enumerate(losses, first):

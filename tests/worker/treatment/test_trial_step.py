@@ -15,6 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from supervisor.held_memory import HeldMemory
 from supervisor.ladder.trial_steps import TRIAL_HIGH, TRIAL_LOSS, TRIAL_LOW, TRIAL_OF
+from supervisor.ranks import RankPlace
 from supervisor.settings import SnapshotSettings
 from supervisor.training_state.registry import Registry
 from supervisor.training_state.snapshot import SnapshotRing
@@ -155,16 +156,16 @@ class Live:
         trials = SimpleNamespace(is_asked=True, is_next=False)
         ladder = SimpleNamespace(trials=trials)
         pipeline = SimpleNamespace(level_at=lambda step: 1.0, ladder=ladder)
-        self.trial = OlderWeights(
-            state=state,
-            memory=self.memory,
+        ground: Any = SimpleNamespace(
             progress=self.progress,
-            pipeline=cast(Any, pipeline),
-            recorder=cast(Any, SimpleNamespace(path=folder / "none.steps")),
+            place=RankPlace(),
+            is_experiment=False,
             barrier=ErrorBarrier(
                 cast(Any, SimpleNamespace(write=lambda event: None)), lambda: None, lambda: None
             ),
         )
+        recorder: Any = SimpleNamespace(path=folder / "none.steps")
+        self.trial = OlderWeights(ground, state, self.memory, cast(Any, pipeline), recorder)
 
     def begin(self) -> str:
         return self.trial.begin(self.ring.oldest)

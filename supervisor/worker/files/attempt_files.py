@@ -1,0 +1,172 @@
+"""Who is told of the script's files."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import thread as executors
+from dataclasses import replace
+from types import FrameType
+
+from supervisor.storage.script_files.script_files import ScriptFiles
+from supervisor.storage.script_files.set_aside import SetAside
+from supervisor.storage.steps.tape import TapeWriter
+from supervisor.storage.steps.tape_reader import TapeReader
+from supervisor.training_state.census.reach import Reach
+from supervisor.worker.core.ground import Ground
+from supervisor.worker.core.part import Arrived, Part, SavePoint
+from supervisor.worker.files.changed_in_place import mapped_files
+from supervisor.worker.files.replayed_files import ReplayedFiles
+from supervisor.worker.files.settled_files import SettledFiles
+from supervisor.worker.files.written_files import FileSizes
+from supervisor.worker.script_state.user_frames import user_frames
+
+NAMED_FILES = 3
+
+
+class AttemptFiles(Part):
+    """Who is told of the script's files.
+
+    Args:
+        tape: which is written; `source` is the one that is replayed.
+        starts: the attempt goes from no checkpoint.
+        tell: called if what the script does with its files is not all recorded.
+
+    Attributes:
+        attempt: of the run.
+        is_replay: `explain` replays a copy of the run, without the record of its files.
+        sizes: of files that are appended to.
+        record: what the script has written, for the next attempt.
+        replayed: hides what was written later than the checkpoint.
+        settled: makes the files what they were at the checkpoint.
+        set_aside: where that is meanwhile.
+        journal: gets what was put aside for a person.
+    """
+
+    name = "script files"
+
+    def __init__(
+        self,
+        ground: Ground,
+        tape: TapeWriter,
+        *,
+        source: TapeReader | None,
+        starts: bool,
+        tell: Callable[[str], None],
+    ) -> None:
+        rundir, rank, self.attempt = ground.rundir, ground.rank, ground.attempt
+        self.is_replay, self.journal = ground.is_experiment, ground.journal
+        self.record = ScriptFiles(rundir, rank, ground.progress.has_begun, tell)
+        self.set_aside = SetAside(rundir, rank)
+        self.replayed = ReplayedFiles(self.set_aside, self.record)
+        self.settled = SettledFiles(self.replayed)
+        self.sizes = FileSizes(
+            tape,
+            rundir.root / f"appended{ground.suffix}.json",
+            begins_again=ground.attempt > 1 and starts,
+            source=source,
+        )
+
+    def hide_later(self, interval: int, since: float) -> None:
+        """Puts the script's files aside: it is to find its folders as it found them first.
+
+        Args:
+            interval: of the record in which the checkpoint was made.
+            since: time of the checkpoint.
+
+        Raises:
+            OSError: not all could be moved; those that were are put back.
+        """
+        try:
+            self.replayed.hide(interval, since)
+        except OSError:
+            self.set_aside.undo()
+            raise
+
+    def training_starts(self) -> None:
+        self.replayed.training_begins()
+
+    def save(self, point: SavePoint) -> None:
+        point.hold(
+            {
+                "written": self.replayed.written.checksums(),
+                "whole_files": self.replayed.whole.present(),
+                "folder_times": self.replayed.folder_times(),
+            }
+        )
+
+    def before_state(self) -> None:
+        self.settled.restore_in_place()
+
+    def after_state(self, arrived: Arrived) -> list[str]:
+        """The files become what they were at the checkpoint.
+
+        Raises:
+            OSError: files could not be put back.
+        """
+        state, settled_files, written = arrived.state, self.settled, self.replayed.written
+        held = state.get("held", {})
+        reached = list(Reach(user_frames()))
+        mapped = mapped_files(
+            p.value for p in reached if p.path in held or isinstance(p.value, mmap.mmap)
+        )
+        names = settled_files.take_names(arrived.texts)
+        saved = names.keys(state.get("written", {}))
+        settled = written.put_back(saved, settled_files.kept_contents())
+        files = settled_files.settle(
+            f"attempt_{self.attempt}", mapped, settled, state.get("whole_files")
+        )
+        if self.is_replay:
+            files = replace(files, unknown="")
+        if files.later:
+            self.journal.write(files.event(arrived.step))
+        others = [] if self.is_replay else written.differing(saved, settled)
+        reasons = [f"{os.path.relpath(path)} is not as it was" for path in others[:NAMED_FILES]]
+        return reasons + files.problems
+
+    def goes_live(self, arrived: Arrived) -> None:
+        """Only now: other ranks wrote into the same folders until they had arrived."""
+        self.settled.put_back_folder_times(arrived.state.get("folder_times", {}))
+
+
+_LIMIT_S = 10.0
+_POLL_S = 0.005
+_IDLE = executors._worker.__code__
+
+
+def wait_for_executors(limit_s: float = _LIMIT_S) -> list[str]:
+    """Waits until no thread of an executor works; those that wait for others count as idle.
+
+    Args:
+        limit_s: after so many seconds it waits no longer.
+
+    Returns:
+        The names of those that still worked then.
+    """
+    until = time.monotonic() + limit_s
+    while busy := _busy():
+        if time.monotonic() >= until:
+            return busy
+        time.sleep(_POLL_S)
+    return []
+
+
+def _busy() -> list[str]:
+    frames = sys._current_frames()
+    queues = executors._threads_queues
+    return [
+        thread.name
+        for thread, waiting in list(queues.items())
+        if thread.is_alive() and not (waiting.empty() and _is_idle(frames.get(thread.ident or 0)))
+    ]
+
+
+def _is_idle(frame: FrameType | None) -> bool:
+    """Whether a thread waits: for work, or for another one, perhaps the training."""
+    if frame is None or frame.f_code is _IDLE:
+        return True
+    return frame.f_code.co_filename == threading.__file__
