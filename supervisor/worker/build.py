@@ -875,6 +875,7 @@ class BuiltWorker:
             *(self.generators, self.gradient_hooks),
         ):
             side.goes_live()
+        self.replay = None  # with the outputs that it has kept
 
     def _meeting_place(self) -> MeetingPlace | None:
         """Where the ranks of a replay wait for each other; a mapped file is one node's alone."""
