@@ -26,7 +26,7 @@ from supervisor.worker.core.process_signs import LOADING, SHORT, ExitRequest
 from supervisor.worker.outside_draws.outside_draws import OUTSIDE
 from supervisor.worker.outside_draws.patches_draws import watch_outside
 from supervisor.worker.process.output import exit_code, show, take_out_our_frames
-from supervisor.worker.process.patches_input import KeptInput
+from supervisor.worker.process.patches_input import KeptInput, keep_answers
 from supervisor.worker.process.patches_process import (
     watch_exec,
     watch_exit,
@@ -57,6 +57,8 @@ def main(arguments: list[str], environment: Mapping[str, str] | None = None) -> 
     if options.input:
         relay, asks, *now = options.input.split(",")
         KeptInput(relay, asks).install(now=bool(now))
+    elif os.isatty(0):
+        keep_answers()
     stacks = rundir.stacks(options.attempt, rank)
     rundir.make(stacks.parent)
     _watch_outside(rundir, options.attempt, rank)
