@@ -213,6 +213,14 @@ class OutsideDraws:
         self._note(site, drawn)
         return drawn
 
+    def reads(self, what: str) -> None:
+        """Entropy is read in a way in which none can be given."""
+        if self.is_scripts():
+            said = line_of_script(caller())
+            self.lose(f"{said} draws from {what}, which no resume can give again")
+        else:
+            self._may_be_lost(what)
+
     def clock(self, kind: str, now: Callable[[], int], frame: FrameType) -> int:
         """Returns a reading of a clock in nanoseconds."""
         depth = self._depth
