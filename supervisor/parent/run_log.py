@@ -440,7 +440,7 @@ class RunLog:
         events = self._events()
         lines = closing_lines(
             outcome,
-            self._spec.run_dir,
+            self._rundir.root,
             events,
             last_step=step,
             report=report,

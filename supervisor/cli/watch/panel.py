@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Sequence
 from itertools import islice, pairwise
 
@@ -38,7 +39,9 @@ def build_panel(view: WatchView, width: int = WIDTH, height: int | None = None) 
     inner = max(20, width - 4)
     lines = (height or HEIGHT) - 2
     figures: list[RenderableType] = [
-        Text(text, no_wrap=True, overflow="ellipsis") for text in view.first_lines
+        line
+        for text in view.first_lines
+        for line in _wrapped(text, inner, None if text is view.first_lines[-1] else 2)
     ]
     figures += _figures(view, inner, most=max(2, lines // 3))
     figures += [Text(text, "bold yellow") for text in view.shortfalls[:1]]
@@ -85,6 +88,16 @@ def chart(
             mark = " " if part < 0 else BARS[min(part, len(BARS) - 1)]
             lines[line] += NONFINITE if level < 0 else mark
     return lines
+
+
+def _wrapped(text: str, width: int, most: int | None) -> list[Text]:
+    """Returns at most so many lines of a sentence; a command has as many as it needs."""
+    return [
+        Text(line, no_wrap=True)
+        for line in textwrap.wrap(
+            text, width, max_lines=most, placeholder=" ...", break_on_hyphens=False
+        )
+    ]
 
 
 def risk_style(risk: float, lines: RiskLines) -> str:
