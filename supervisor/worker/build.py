@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import time
 from collections.abc import Sequence
 
@@ -17,6 +18,7 @@ from supervisor.errors import CheckpointError
 from supervisor.events.state_events import CheckpointRejected, StateFound
 from supervisor.fault_injection.injector import FaultInjector
 from supervisor.held_memory import BUFFER, PLACES, HeldMemory
+from supervisor.own_process import KUBEFLOW_URL
 from supervisor.pipeline import Pipeline
 from supervisor.ranks import RankPlace
 from supervisor.records import LOADS_ALL, Decision
@@ -95,6 +97,7 @@ from supervisor.worker.loading.placeholder_tracker import PlaceholderTracker
 from supervisor.worker.mistakes.watch import MistakeWatch
 from supervisor.worker.outside_draws.outside_draws import OUTSIDE
 from supervisor.worker.probes.probes import Probes
+from supervisor.worker.process.own_reports import OwnReports
 from supervisor.worker.random_state.random_states import LooksAtRandom
 from supervisor.worker.ranks.agreement import Agreement, GroupAgreement, GroupSchedule
 from supervisor.worker.ranks.collective_records import CollectiveCount, CollectiveRecords
@@ -590,7 +593,9 @@ class BuiltWorker:
             warn=self.warn,
             times=times,
         )
+        reports = [OwnReports(self.journal)] if KUBEFLOW_URL in os.environ else []
         found: list[Part] = [
+            *reports,
             *(self.whole, times, FirstVariables(self.held), self.loading, self.files),
             *(self.exchanges, self.census, corruption, self.ordered, self.dispatcher),
             *(self.trial, self.retry, self.samples, self.probes, self.model_scene),

@@ -191,14 +191,32 @@ def _rank_row(line: RankLine) -> Text:
 def _charts(view: WatchView, width: int, lines: int) -> list[RenderableType]:
     """Returns the curves on about this many lines, three quarters for the loss."""
     risk_lines = max(1, min(TALLEST_RISK, lines // 4)) if view.risks else 0
-    loss_lines = max(1, lines - risk_lines)
+    axis = _axis(view.steps, min(width - LABEL, len(view.steps))) if lines > risk_lines + 1 else []
+    loss_lines = max(1, lines - risk_lines - len(axis))
     low, high = _span(view.losses)
     drawn = _chart("loss", view.losses, width, loss_lines, (low, high), style="")
     if view.risks:
         drawn += _chart(
             "risk", view.risks, width, risk_lines, (0.0, 1.0), risk_style(view.risk, view.lines)
         )
-    return drawn
+    return drawn + axis
+
+
+def _axis(steps: Sequence[int], width: int) -> list[RenderableType]:
+    """Returns the steps below a chart of so many columns: first, last, and middle if there is
+    room."""
+    if not steps:
+        return []
+    marks = [f"{steps[place]:,}" for place in (0, len(steps) // 2, len(steps) - 1)]
+    if sum(map(len, marks)) + 4 > width:
+        del marks[1]
+    room = width - sum(map(len, marks))
+    if len(marks) == 3:  # the middle one begins at its column, as far as its neighbours let it
+        left = min(max(1, width // 2 - len(marks[0])), room - 1)
+        text = marks[0] + " " * left + marks[1] + " " * (room - left) + marks[2]
+    else:
+        text = " … ".join(dict.fromkeys(marks)) if room < 1 else (" " * room).join(marks)
+    return [Text(f"{'step':<{LABEL}}{text}", "dim", no_wrap=True)]
 
 
 def _chart(

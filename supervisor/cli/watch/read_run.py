@@ -92,8 +92,9 @@ class RunView:
             attempt=max(attempt, run.attempts),
             record=record,
             risk=float(judged[-1]) if len(judged) else float("nan"),
+            steps=rows["step"].tolist(),
             losses=rows["loss"].tolist(),
-            risks=judged.tolist(),
+            risks=_carried_on(rows["risk"]),
             events=[_line(e) for e in [e for e in events if isinstance(e, SHOWN)][-LINES:]],
             observed=record.observed if record else {},
             facts=self._facts(rows, record, now_s, ended=ended, training=state == TRAINING),
@@ -188,6 +189,15 @@ def steps_a_second(rows: np.ndarray) -> float:
     times = rows["time"][rows["attempt"] == rows["attempt"][-1]][-RATE_STEPS:]
     took_s = float(times[-1] - times[0])
     return (len(times) - 1) / took_s if took_s > 0 else 0.0
+
+
+def _carried_on(risks: np.ndarray) -> list[float]:
+    """Returns a risk for each step: one that is not judged has that of the step before."""
+    known = np.isfinite(risks)
+    if not known.any():
+        return []
+    place = np.maximum.accumulate(np.where(known, np.arange(len(risks)), 0))
+    return np.where(np.isfinite(risks[place]), risks[place], 0.0).tolist()  # type: ignore[no-any-return]
 
 
 def _line(event: JournalEvent) -> WatchEvent:

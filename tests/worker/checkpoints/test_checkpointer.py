@@ -130,7 +130,7 @@ def test_a_long_wait_at_the_end_is_told(tmp_path: Path, monkeypatch: pytest.Monk
     )
     monkeypatch.setattr(saving, "_UNTOLD_S", 0.0)
     told = threading.Event()
-    monkeypatch.setattr(checkpointer._writer, "save", lambda *_, **__: told.wait(60.0))
+    monkeypatch.setattr(checkpointer._writer, "write", lambda _: told.wait(60.0))
     write = journal.write
     monkeypatch.setattr(journal, "write", lambda event: (write(event), told.set()))
 
