@@ -45,7 +45,7 @@ from supervisor.report.incidents.next_steps import build_next_steps, build_setti
 from supervisor.report.incidents.remedies import walk
 from supervisor.report.incidents.verdict import blame, build_title, build_verdict, is_overcome
 from supervisor.shortfalls import HIGH_LOSS, Shortfall, find_shortfalls
-from supervisor.storage.journal.events import count_treatments
+from supervisor.storage.journal.events import JournalTreatments, count_treatments
 
 LATER_STEPS = 10
 MEMORY_KEYS = frozenset({"out_of_memory", "host_out_of_memory", "resources"})
@@ -261,9 +261,11 @@ def _known_cause(run_data: RunData, found: Explosion) -> tuple[str, str] | None:
     cause = str((run_data.explain or {}).get("root_cause") or "unknown")
     if cause != "unknown":
         return cause.replace("_", " "), "controlled replay"
+    made = JournalTreatments().pick(run_data.events)
+    since = {name for name, event in made if (event.step or 0) >= found.onset_step}
     for event in run_data.of(ActionEvent):
         has_helped = event.is_verdict and event.outcome is ActionOutcome.HELPED
-        if has_helped and event.name in PROVED and (event.applied_at or 0) >= found.onset_step:
+        if has_helped and since == {event.name} and event.name in PROVED:
             return PROVED[event.name], f"{event.name} at step {event.applied_at}, which helped"
     return None
 

@@ -214,7 +214,11 @@ def test_times_are_said_as_people_say_them(seconds: float, expected: str) -> Non
     ("steps", "width", "expected"),
     [
         (range(1000), 65, "step       0" + " " * 31 + "500" + " " * 27 + "999"),
-        (range(999_000, 1_000_000), 40, "step       999,000" + " " * 13 + "999,500" + " " * 6 + "999,999"),
+        (
+            range(999_000, 1_000_000),
+            40,
+            "step       999,000" + " " * 13 + "999,500" + " " * 6 + "999,999",
+        ),
         (range(3), 3, "step       0 2"),
         (range(100_000, 100_003), 3, "step       100,000 … 100,002"),
         (range(7, 8), 1, "step       7"),

@@ -296,6 +296,7 @@ def test_a_treatment_that_helped_tells_the_cause(tmp_path: Path) -> None:
     run.rundir.make(run.rundir.steps(0).parent)
     for path in (root / "steps").iterdir():
         (run.rundir.steps(0).parent / path.name).write_bytes(path.read_bytes())
+    run.action("fp32_fallback", onset + 1)
     run.event(
         "action",
         step=onset + 60,
@@ -311,3 +312,8 @@ def test_a_treatment_that_helped_tells_the_cause(tmp_path: Path) -> None:
     assert found is not None
     assert found.likely_causes == ("half precision was too narrow",)
     assert found.known_by == f"fp32_fallback at step {onset + 1}, which helped"
+
+    run.action("cut_lr", onset + 1)
+    both = gather(run.rundir.root).explosion
+    assert both is not None
+    assert both.known_by == ""  # nobody knows which of them it was

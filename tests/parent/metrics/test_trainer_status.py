@@ -110,7 +110,7 @@ def test_a_run_is_told_with_its_progress_and_its_end(tmp_path: Path, trainer: Tr
     )
 
     metrics.saw([event("attempt_started")], attempt=1)
-    metrics.stepped([record], CrashRisk(probability=0.125))
+    metrics.stepped([record], CrashRisk(step=249, probability=0.125))
     wait_for(lambda: bool(trainer.told) and "step" in metrics_of(trainer.told[-1][1]))
     _, going_on = trainer.told[-1]
     metrics.saw([event("run_finished", state="completed")], attempt=1)
@@ -132,14 +132,20 @@ def test_the_token_is_read_each_time_and_a_refusal_is_told_once(
     status = TrainerStatus(os.environ, lambda: status_of([], "running", math.nan), every_s=0.01)
     status.begin()
     wait_for(lambda: len(trainer.told) > 1)
+    refused: list[str] = []
     trainer.token = "second"
-    problems = []
-    wait_for(lambda: bool(problems) or bool(problems.append(status.problem()) or problems[-1]))
+
+    def was_refused() -> bool:
+        refused.extend(filter(None, [status.problem()]))
+        return bool(refused)
+
+    wait_for(was_refused)
     (tmp_path / "token").write_text("second")
     wait_for(lambda: trainer.told[-1][0] == "Bearer second")
     status.close()
 
-    assert "HTTP Error 403" in next(filter(None, problems))
+    assert "HTTP Error 403" in refused[0]
+    assert len(refused) == 1
 
 
 def test_reports_are_never_closer_than_the_rule_allows(
