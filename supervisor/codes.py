@@ -109,6 +109,8 @@ class Found(str, enum.Enum):
     """How many copies of the state will be held, or that there is no room for any."""
     COPIES_HELD = "copies held"
     """From here on this process holds another number (`count`) of copies of the state in memory."""
+    REPORTS_ITSELF = "reports itself"
+    """The script tells Kubeflow Trainer of its progress, so that the supervisor does not."""
     COMPUTE_CHECK = "compute check"
     """How much was calculated twice, and what it has cost."""
 

@@ -197,7 +197,12 @@ def _interrupted(ending: ProcessEnding) -> WorkerExit | None:
     # Schedulers announce the end of an allocation with these; people and shells do not send them.
     cause = ExitCause.PREEMPTED if stopped_by in ANNOUNCING else ExitCause.INTERRUPTED
     if ending.asked_by is not None:
-        line = f"the supervisor was sent {signal_name(ending.asked_by)}"
+        typed = ending.asked_by == signal.SIGINT
+        line = (
+            "Ctrl-C (SIGINT)"
+            if typed
+            else f"the supervisor was sent {signal_name(ending.asked_by)}"
+        )
     elif note is not None and note.kind == "interrupted":
         line = f"the worker was interrupted: {_first_line(note.message)}"
     else:
