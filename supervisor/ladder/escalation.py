@@ -191,8 +191,9 @@ class EscalationLadder:
         decision = self._start_anew(record, alerts, risk)
         if decision is not None:
             return decision
-        is_ruin = verdict is GuardVerdict.ROLLBACK or self._guard.shows_ruin(risk)
-        if verdict is not GuardVerdict.SKIP and self._wants_trial(record, risk, is_ruin=is_ruin):
+        is_ruin = verdict is not None or self._guard.shows_ruin(risk)
+        is_batch = verdict is GuardVerdict.SKIP and not self.trials.has_left
+        if not is_batch and self._wants_trial(record, risk, is_ruin=is_ruin):
             return self._try(record, guarded, is_ruin=is_ruin)
         if verdict is not None:
             return self._guarded(record, guarded, verdict)

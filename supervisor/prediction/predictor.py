@@ -10,7 +10,6 @@ from typing import Any
 from supervisor.prediction.after_restart import AfterRestart
 from supervisor.prediction.calibration import KNOTS, calibrate, subject_of, weigh
 from supervisor.prediction.climb import WINDOW, Climb, RiseFromZero
-from supervisor.prediction.excursions import Excursions
 from supervisor.prediction.first_rows import FirstRows
 from supervisor.prediction.level_drift import WINDOW as LEVEL_WINDOW
 from supervisor.prediction.level_drift import LevelDrift
@@ -39,7 +38,6 @@ CAUSES: dict[str, Cause] = {
     "first_rows": Cause.DIVERGENCE,
     "rise_from_zero": Cause.DIVERGENCE,
     "lost_at_restart": Cause.DIVERGENCE,
-    "excursions": Cause.INSTABILITY,
 }
 
 HAZARDS: dict[str, tuple[Cause, float]] = {
@@ -52,13 +50,10 @@ HAZARDS: dict[str, tuple[Cause, float]] = {
 SLOW = {"steady_climb": WINDOW, "departure": LEVEL_WINDOW, "reward_fall": LEVEL_WINDOW}
 """Signal → steps before it at which its trouble began, at the latest."""
 
-OFF_COURSE = frozenset({"loss_leap", "loss_persistence", "departure"})
-"""Signals that make an excursion of a loss."""
-
 OF_BATCH = frozenset(
     {
         *("loss_leap", "loss_persistence", "steady_climb", "departure", "reward_fall"),
-        *("excursions", "first_rows", "rise_from_zero"),
+        *("first_rows", "rise_from_zero"),
     }
 )
 """Signals that other data give, too."""
@@ -95,7 +90,6 @@ class CrashPredictor:
         self._loss = Trajectory()
         self._grad = Trajectory(floor=0.05)
         self._climb = Climb()
-        self._excursions = Excursions()
         self._drift = LevelDrift()
         self._first_rows = FirstRows()
         self._from_zero = RiseFromZero()
@@ -115,7 +109,6 @@ class CrashPredictor:
         self._loss.forget()
         self._grad.forget()
         self._climb.reset()
-        self._excursions.reset()
         self._drift.reset()
         self._reward.reset()
         self._first_rows.end()
@@ -141,10 +134,6 @@ class CrashPredictor:
         else:
             self._judge_loss(found, record)
             self._judge_gradient(found, record)
-        if not record.has_moving_objective:
-            self._excursions.update(record.loss, in_alarm=not OFF_COURSE.isdisjoint(found))
-            if self._excursions.found:
-                found["excursions"] = 0.55
         if scores and max(scores.values()) >= 1.0:
             self._judge_hazards(found, record, scores)
         return self._conclude(record, found)
@@ -287,8 +276,6 @@ class CrashPredictor:
             )
         if main == "lost_at_restart":
             return self._restart.reason
-        if main == "excursions":
-            return "the loss has left its course for several steps and come back, a second time"
         if main == "reward_fall":
             return f"the mean reward of {LEVEL_WINDOW} steps has fallen from the best of the run"
         if main == "nonfinite":
@@ -304,7 +291,6 @@ class CrashPredictor:
             "loss": self._loss.state_dict(),
             "grad": self._grad.state_dict(),
             "climb": self._climb.state_dict(),
-            "excursions": self._excursions.state_dict(),
             "departure": self._drift.state_dict(),
             "reward": self._reward.state_dict(),
             "first_rows": self._first_rows.state_dict(),
@@ -321,8 +307,6 @@ class CrashPredictor:
         self._loss.load_state_dict(state["loss"])
         self._grad.load_state_dict(state["grad"])
         self._climb.load_state_dict(state["climb"])
-        if "excursions" in state:
-            self._excursions.load_state_dict(state["excursions"])
         self._drift.load_state_dict(state["departure"])
         self._first_rows.end()  # a state without them is of an older run
         for name, part in (

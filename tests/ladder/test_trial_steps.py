@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -135,6 +136,33 @@ def test_a_single_odd_batch_and_a_leap_that_comes_back_are_not_tried() -> None:
     course.go(AT + AFTER - 1, AT + 40)
 
     assert course.made == []
+
+
+@pytest.mark.parametrize(("before", "asked"), [(0.5, "skip_update"), (0.8, TRIAL_STEP)])
+def test_an_absurd_gradient_is_a_batch_only_where_the_loss_was_usual_before(
+    before: float, asked: str
+) -> None:
+    pipeline = Pipeline(RunSettings(), load_policy())
+    for step in range(AT):
+        pipeline.update(record(step, loss_at(step)))
+    pipeline.update(record(AT, before))
+
+    decision = pipeline.update(replace(record(AT + 1, 3.0), grad_norm=1e3)).decision
+
+    assert decision is not None
+    assert decision.actions == (asked,)
+
+
+def test_a_level_that_rises_among_low_losses_is_tried_once_the_mean_of_many_tells() -> None:
+    course = Course(lambda step: 0.52)
+    for step in range(AT + 40):
+        course.leap = 0.4 if step % 3 == 0 else 1.2
+        course.go(step, step + 1)
+        if course.made:
+            break
+
+    assert course.made == [(step, TRIAL_STEP)]
+    assert step > AT + AFTER
 
 
 @pytest.mark.parametrize("only_observes", [True, False])
