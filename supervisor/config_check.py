@@ -237,8 +237,10 @@ def _scalar_problems(value: Any, kind: Any, path: KeyPath) -> Iterator[Problem]:
         elif section == "notify" and field == "security":
             if value not in SECURITIES:
                 yield Problem(path=path, message=_unknown("security", str(value), SECURITIES))
-        elif section == "rungs" and field == "causes" and (
-            value not in (*CAUSE_NAMES, *EARLIER_CAUSES)
+        elif (
+            section == "rungs"
+            and field == "causes"
+            and (value not in (*CAUSE_NAMES, *EARLIER_CAUSES))
         ):
             yield Problem(path=path, message=_unknown("cause", str(value), CAUSE_NAMES))
         elif (
