@@ -98,6 +98,7 @@ class TrialSteps:
 
     Attributes:
         is_asked: a step to come is to be a trial. `is_next`: all is ready for it.
+        is_pending: a boundary is waited for. Steps that were computed before it are no trials.
         onset: the step at which the loss left its level.
         takes_over: no trial has decided a loss beyond all that untrained weights gave: what would
             have been done without one is due.
@@ -114,7 +115,8 @@ class TrialSteps:
         self._above: list[float] = []
         self._tries = 0
         self.onset = -1
-        self.is_asked = self.is_next = self.takes_over = self._is_ruin = False
+        self.is_asked = self.is_next = self.is_pending = False
+        self.takes_over = self._is_ruin = False
         self._waited = 0
 
     @property
@@ -126,7 +128,8 @@ class TrialSteps:
         """Takes in a step; what a trial has said is known by then."""
         if self.is_asked:
             self._waited += 1
-            if self.is_next or self._is_ruin or self._waited > WAITS:
+            is_due = (self.is_next or self._is_ruin) and not self.is_pending
+            if is_due or self._waited > WAITS:
                 self.could_not_be_made()
         if record.step >= self._rests_until + REST:
             self._tries = 0
@@ -181,7 +184,7 @@ class TrialSteps:
 
     def could_not_be_made(self) -> None:
         """What was asked for was refused, or no loss came of it."""
-        self.is_asked = self.is_next = False
+        self.is_asked = self.is_next = self.is_pending = False
         self._rests_until += REST
         self.takes_over = self._is_ruin
 

@@ -122,6 +122,25 @@ def test_ruin_that_no_trial_decides_is_rolled_back(way: float | None, leap: floa
     assert names.count(TRIAL_STEP) == (1 if answer is None else 2)
 
 
+def test_ruin_waits_for_the_boundary_at_which_its_trial_begins() -> None:
+    """Calm steps are judged together, so some are computed already that are judged after it."""
+    course = Course(leap=8.0).go(0, AT)
+    pipeline = course.pipeline
+    asked = [d.step for j in pipeline.update_all([record(AT + n, 8.0) for n in range(2)])
+             if (d := j.decision) and TRIAL_STEP in d.actions]  # fmt: skip
+    pipeline.ladder.trials.is_pending = True
+
+    meanwhile = [pipeline.update(record(AT + n, 8.0)).decision for n in (2, 3)]
+    pipeline.settle(ActionResult(name=TRIAL_STEP, applied=True))
+    more = {TRIAL_OF: 99.0, TRIAL_LOSS: 0.5, TRIAL_LOW: 0.5, TRIAL_HIGH: 8.0}
+    after = pipeline.update(record(AT + 4, 8.0, **more)).decision
+
+    assert asked == [AT + 1]
+    assert meanwhile == [None, None]
+    assert after is not None
+    assert "rollback" in after.actions
+
+
 def test_a_trial_that_was_refused_is_not_asked_for_again_at_once() -> None:
     course = Course().go(0, AT + 60)
 
