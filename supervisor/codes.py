@@ -23,7 +23,6 @@ class Cause(str, enum.Enum):
     NONFINITE = "nonfinite"
     SPIKE = "spike"
     DIVERGENCE = "divergence"
-    INSTABILITY = "instability"
     REWARD = "reward"
     """A policy's reward has fallen: treated only where a policy file names it."""
     LOSS_SCALE = "loss_scale"

@@ -146,9 +146,9 @@ def newest_step(run: Path) -> str:
 def _place_to_show() -> Any:
     """Something that can be updated; None where there is no notebook."""
     with contextlib.suppress(Exception):
-        from IPython import get_ipython  # type: ignore[attr-defined]
-        from IPython.display import display
+        import IPython
 
-        if getattr(get_ipython(), "kernel", None) is not None:
-            return display({"text/plain": "no step yet"}, raw=True, display_id=True)
+        python: Any = IPython
+        if getattr(python.get_ipython(), "kernel", None) is not None:
+            return python.display.display({"text/plain": "no step yet"}, raw=True, display_id=True)
     return None

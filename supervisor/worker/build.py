@@ -116,8 +116,8 @@ ORDER: tuple[type[Part], ...] = (
     SampleGuard,
     Probes,
     ModelScene,
-    LeaveListener,  # raises
     OwnReports,
+    LeaveListener,  # raises
 )
 """In which order parts are called, at each of their moments."""
 
