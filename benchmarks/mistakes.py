@@ -38,7 +38,7 @@ Told = tuple[str, int, str, str]
 
 
 def alerts_of(script: Path, words: Sequence[str] = ()) -> list[Told]:
-    """Runs a script until the watch is over, or the script, and returns what was told.
+    """Runs a script until the watch is over, or its own end, and returns what was told.
 
     Raises:
         Exception: what went wrong in the watch, or in the script.
@@ -46,7 +46,8 @@ def alerts_of(script: Path, words: Sequence[str] = ()) -> list[Told]:
     run = Hooked(ends_when_done=True)
     argv, sys.argv = sys.argv, [str(script), *words]
     try:
-        with run.patched(), contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(Done):
+        ends = contextlib.suppress(Done, SystemExit)
+        with run.patched(), contextlib.redirect_stdout(io.StringIO()), ends:
             runpy.run_path(str(script), run_name="__main__")
     finally:
         sys.argv = argv
