@@ -89,14 +89,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("scripts", nargs="*", type=Path)
     parser.add_argument("--generated", type=int, default=60)
+    parser.add_argument("--words", default="", help="arguments of the further scripts")
+    parser.add_argument("--only-these", action="store_true", help="the further scripts alone")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     torch.set_num_threads(1)
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        listed = [*healthy_scripts(Path(folder), given.generated)]
-        listed += [(path.stem, path.resolve(), []) for path in given.scripts]
-        for name, script, words in listed:
+        own = () if given.only_these else healthy_scripts(Path(folder), given.generated)
+        more = ((path.stem, path.resolve(), given.words.split()) for path in given.scripts)
+        for name, script, words in (*own, *more):
             rows.append({"script": name, **judged(script, words)})
             if rows[-1].get("told") != []:
                 print(json.dumps(rows[-1]), flush=True)

@@ -258,9 +258,8 @@ class LogSettings:
 
 @dataclass
 class MistakeSettings:
-    enabled: bool = False
-    """Look for silent training mistakes in the first updates (docs/mistakes.md). Off until it has
-    been shown on whole runs that no healthy one is accused or changed."""
+    enabled: bool = True
+    """Look for silent training mistakes in the first updates (docs/mistakes.md)."""
     on_purpose: list[str] = field(default_factory=list)
     """Kinds that this script means, which are not told: ``[trained_by_nothing]``."""
     stop: bool = False
