@@ -151,6 +151,8 @@ class ExitCause(str, enum.Enum):
     INTERRUPTED = "interrupted"
     PREEMPTED = "preempted"
     USER_ERROR = "user_error"
+    MISTAKE = "mistake"
+    """A silent mistake of the script was told, and ``mistakes.stop`` is on."""
 
 
 class OutsideCause(str, enum.Enum):

@@ -373,6 +373,10 @@ class BuiltWorker(Ground):
             alerts=self.alerts,
             warn=self.warn,
             barrier=self.barrier,
+            has_tensor_hooks=lambda: self.interception.has_tensor_hooks,
+            idle_wrappers=self.averages.idle,
+            steps_done=lambda: self.progress.steps_done,
+            stop=self.schedule.ask_to_stop_saved,
         )
         self.live = Live(
             self,

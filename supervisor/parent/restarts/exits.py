@@ -252,6 +252,13 @@ def _ladder(ending: ProcessEnding) -> WorkerExit | None:
     return _exit(ending, ExitCause.NONFINITE, line, *note.evidence, retry=again, sign=sign)
 
 
+def _mistake(ending: ProcessEnding) -> WorkerExit | None:
+    note = ending.note
+    if note is None or note.kind != "mistake":
+        return None
+    return _exit(ending, ExitCause.MISTAKE, _first_line(note.message), retry=False)
+
+
 def _retry(ending: ProcessEnding) -> WorkerExit | None:
     note = ending.note
     if note is None or note.kind != "retry":
@@ -388,6 +395,7 @@ _RULES: tuple[Callable[[ProcessEnding], WorkerExit | None], ...] = (
     _own_exit,
     _short,
     _ladder,
+    _mistake,
     _retry,
     _asks_in_vain,
     _users_mistake,
