@@ -21,6 +21,8 @@ STREAMS = "SUPERVISOR_STREAMS"
 """Set by the agent: local rank → where its standard output and standard error are opened."""
 KEPT = "SUPERVISOR_KEPT"
 """Set by the agent: local rank → memory of the parent's for the rank's newest states."""
+WRITES_BELOW = "SUPERVISOR_WRITES_BELOW"
+"""Set by the doctor: a folder, and after it the file that names writes outside of it."""
 _GIVES_BACK = "SUPERVISOR_GIVES_BACK"
 _SALT = "PYTHONHASHSEED"
 _BEGIN = Path(__file__).with_name("begin.py")
