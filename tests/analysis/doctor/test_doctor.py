@@ -97,7 +97,7 @@ import torch
 from torch import nn
 
 torch.manual_seed(0)
-net, head = nn.Sequential(nn.Linear(8, 16), nn.ReLU()), nn.Linear(16, 1)
+net, head = nn.Sequential(nn.Linear(8, 16), nn.ReLU()), nn.Linear(16, 4)
 optimizer = torch.optim.SGD(net.parameters(), 0.1)
 refused = []
 for write in (
