@@ -9,7 +9,7 @@ from supervisor.records import ActionResult
 class SkipUpdate(Action):
     """The judged gradient does not reach the weights; weights and optimizer state stay as they are.
 
-    The worker hides the gradients from the optimizer (`guard.hide_gradients`).
+    The worker hides the gradients from the optimizer (`controls.hide_gradients`).
     """
 
     name = "skip_update"
