@@ -13,6 +13,7 @@ SupervisorError
 
 from __future__ import annotations
 
+import functools
 import types
 from collections.abc import Iterator
 
@@ -64,16 +65,16 @@ class PassesGuards:
 def pass_on(error: BaseException) -> None:
     """Called by whoever asks objects of the script's, with what the question raised.
 
-    A property may raise whatever it likes, `SystemExit` too; that ends nothing. What is to end the
-    process is raised again: what `PassesGuards`, and what came of a signal, which may arrive while
-    we ask.
+    A property may raise whatever it likes, `SystemExit` too; that ends nothing. What is to reach
+    the script's loop is raised again: what `PassesGuards`, and what came of a signal, which may
+    arrive while we ask; a time limit is often a handler of SIGALRM that raises `TimeoutError`.
 
     Raises:
         BaseException: `error` itself.
     """
     if isinstance(error, PassesGuards) or hasattr(error, "_passes_guards"):
         raise error
-    if not isinstance(error, Exception) and _came_of_a_signal(error):
+    if _came_of_a_signal(error):
         raise error
 
 
@@ -89,11 +90,21 @@ def _came_of_a_signal(error: BaseException) -> bool:
     if isinstance(error, GeneratorExit):
         return True
     frames = list(_frames(error))
-    handlers = map(signal.getsignal, signal.valid_signals())
-    codes = [getattr(getattr(one, "__func__", one), "__code__", None) for one in handlers]
-    if any(frame.tb_frame.f_code in codes for frame in frames):
+    codes = [_code_of(signal.getsignal(number)) for number in signal.valid_signals()]
+    if any(frame.tb_frame.f_code is code for frame in frames for code in codes):
         return True
     return isinstance(error, KeyboardInterrupt) and not (frames and _raises(frames[-1]))
+
+
+def _code_of(handler: object) -> types.CodeType | None:
+    """A handler may be a function, a method, a part of one, or an object that is called."""
+    while isinstance(handler, functools.partial):
+        handler = handler.func
+    for one in (handler, getattr(type(handler), "__call__", None)):  # noqa: B004
+        code = getattr(getattr(one, "__func__", one), "__code__", None)
+        if isinstance(code, types.CodeType):
+            return code
+    return None
 
 
 def _frames(error: BaseException) -> Iterator[types.TracebackType]:

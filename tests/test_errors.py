@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import signal
 from collections.abc import Callable, Iterator
 
@@ -69,7 +70,7 @@ def test_what_is_to_end_the_process_is_passed_on() -> None:
     assert not kept(fails)
 
 
-@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, Odd])
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, TimeoutError, Odd])
 def test_what_came_of_a_signal_while_we_asked_is_passed_on(
     error: type[BaseException], handled: None
 ) -> None:
@@ -83,6 +84,23 @@ def test_what_came_of_a_signal_while_we_asked_is_passed_on(
 
     assert not kept(by_signal(signal.SIGUSR1))
     assert kept(deeper)
+
+
+class Limit:
+    def __call__(self, signum: int, frame: object) -> None:
+        raise TimeoutError("the night is over")
+
+    def passed(self, why: str, signum: int, frame: object) -> None:
+        raise TimeoutError(why)
+
+
+@pytest.mark.parametrize("handler", [Limit(), functools.partial(Limit().passed, "it is over")])
+def test_a_time_limit_is_passed_on_whatever_its_handler_is(
+    handler: Callable[[int, object], None], handled: None
+) -> None:
+    signal.signal(signal.SIGUSR1, handler)
+
+    assert not kept(by_signal(signal.SIGUSR1))
 
 
 def test_ctrl_c_is_passed_on() -> None:

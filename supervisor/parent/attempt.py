@@ -558,6 +558,8 @@ class Attempt:
         if last_step is not None and note is not None and not note.replaying:
             last_step = max(last_step, note.last_step or 0)  # the disk refused the last steps
         ended_s = (note.time if note is not None else 0.0) or time.time()
+        if note is not None and note.kind == "completed" and returncode < 0:
+            ended_s = time.time()  # a signal may have cut off what the script does at its exit
         return ProcessEnding(
             rank=watch.rank,
             returncode=returncode,

@@ -168,7 +168,11 @@ class Worker:
         if self._has_left:
             return
         if threading.current_thread() is not threading.main_thread():
-            self._leave(ExitNote(kind="system_exit", code=code), code)
+            shortfall = self._ask(lambda session: session.shortfall, "")
+            if shortfall and code == 0:
+                self._leave(ExitNote(kind="short", message=shortfall), 1)
+            else:
+                self._leave(ExitNote(kind="system_exit", code=code), code)
         elif code == 0:
             self._script_ended(leaves=True)
         else:
@@ -245,7 +249,7 @@ class Worker:
         return show(error)
 
     def _script_exits(self, leaving: SystemExit) -> int:
-        if leaving.code is None or leaving.code == 0:
+        if leaving.code is None or (isinstance(leaving.code, int) and leaving.code == 0):
             return self._script_ended(leaves=True)
         self._end(completed=False, parts=True)
         code = exit_code(leaving)

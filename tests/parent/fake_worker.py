@@ -95,6 +95,10 @@ class FakeWorker:
         (self.rundir.root / "ready").touch()
         wait_for_ever()
 
+    def saves_results(self) -> None:
+        (self.rundir.root / "ready").touch()
+        wait_for_ever()
+
     def child(self, stubborn: bool = False) -> None:
         handler = "IGN" if stubborn else "DFL"
         code = f"import signal,time; signal.signal(15, signal.SIG_{handler}); print(1, flush=True)"

@@ -98,6 +98,20 @@ def test_without_any_checkpoint_the_code_is_that_of_the_signal(
     assert run.wait() == 128 + signal.SIGTERM
 
 
+def test_a_script_that_is_ended_in_its_atexit_has_not_completed(
+    driven: list[Driven], tmp_path: Path
+) -> None:
+    note = ["note", {"kind": "completed", "time": time.time()}]
+    run = Driven(tmp_path, {"1": [["checkpoint", 4], ["steps", 0, 4], note, ["saves_results"]]})
+    driven.append(run)
+    run.wait_until_ready()
+
+    run.process.send_signal(signal.SIGTERM)
+
+    assert run.wait() == 75
+    assert run.events("worker_exited")[0]["cause"] == "interrupted"
+
+
 def test_a_second_signal_does_not_wait_for_the_grace_time(
     driven: list[Driven], tmp_path: Path
 ) -> None:

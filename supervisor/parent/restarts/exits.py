@@ -85,6 +85,14 @@ class ProcessEnding:
         return self.asked_by is not None or self.sent_directly is not None
 
     @property
+    def is_cut_off(self) -> bool:
+        """Whether it was ended from outside in what a script does after its end: in `atexit`, in
+        which some save their results. One that we ended there, or that broke there, is none."""
+        ended = self.signum is not None and self.signum not in OF_THE_PROCESS
+        by_us = bool(self.hang or self.lost) or self.signum in self.signals_sent
+        return ended and not by_us
+
+    @property
     def last_words(self) -> str:
         """What it told itself; a library that aborts the process writes to its output alone."""
         if self.note is not None:
@@ -138,6 +146,8 @@ def _order_of_blame(found: tuple[ProcessEnding, WorkerExit]) -> tuple[int, float
         asked = ending.signum == signal.SIGTERM or ending.signum in ending.signals_sent
         is_ours = asked and worker_exit.cause is ExitCause.KILLED
         kind = 3 if is_ours else 2 if is_peer else 0
+    elif note.kind == "completed" and ending.is_cut_off:
+        kind = 3  # its training was over
     else:
         kind = 2 if note.kind == "exception" and is_peer else 1
     return kind, note.time if note is not None else math.inf, ending.rank
@@ -167,6 +177,8 @@ def _completed(ending: ProcessEnding) -> WorkerExit | None:
         return None
     if ending.note.sick:
         return _exit(ending, ExitCause.NONFINITE, ending.note.sick, retry=False)
+    if ending.is_cut_off:
+        return None
     return _exit(ending, ExitCause.COMPLETED, "completion marker", retry=False)
 
 
@@ -300,7 +312,8 @@ def _memory(ending: ProcessEnding) -> WorkerExit | None:
         if ending.oom_kills and failure_signs.is_killed_child(note.message or ""):
             return _exit(ending, ExitCause.HOST_OUT_OF_MEMORY, _raised(note), _oom_line(ending))
         return None
-    if note is None and ending.signum == signal.SIGKILL and ending.oom_kills:
+    is_silent = note is None or note.kind == "completed"
+    if is_silent and ending.signum == signal.SIGKILL and ending.oom_kills:
         return _exit(ending, ExitCause.HOST_OUT_OF_MEMORY, _oom_line(ending), ending.memory)
     if note is None and ending.signum == signal.SIGABRT:
         found = failure_signs.memory_shortage("", ending.log_tail)
@@ -371,6 +384,8 @@ def _killed(ending: ProcessEnding) -> WorkerExit | None:
     if signum in OF_THE_PROCESS:
         by_us = "in the process itself"
     line = f"{signal_name(signum)}, {by_us}"
+    if ending.note is not None and ending.note.kind == "completed":
+        line += ", after the script's end and before its process's"
     return _exit(ending, ExitCause.KILLED, line, hint, ending.memory)
 
 

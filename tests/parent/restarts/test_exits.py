@@ -51,6 +51,18 @@ CASES = {
             returncode=0, note=ExitNote(kind="completed"), sent_directly=15, hang="no step"),
         "hang", True,
     ),
+    "marker, and killed in what the script does at its exit": (
+        noted("completed", -9), "killed", True),
+    "marker, and the kernel had no memory for that": (
+        ProcessEnding(returncode=-9, note=ExitNote(kind="completed"), oom_kills=1),
+        "host_out_of_memory", True,
+    ),
+    "marker, and we ended what did not end by itself": (
+        ProcessEnding(
+            returncode=-9, note=ExitNote(kind="completed"), signals_sent=(9,), hang="silence"),
+        "completed", False,
+    ),
+    "marker, and a library broke at the exit": (noted("completed", -11), "completed", False),
     "marker, with weights that are not finite": (
         noted("completed", sick="1 of 2 trained weights are not finite"), "nonfinite", False),
     "the handler of the script raises": (
@@ -468,6 +480,13 @@ def test_of_a_group_the_rank_that_failed_first_is_the_cause(name: str) -> None:
 
 def test_a_group_of_one_is_told_as_it_is() -> None:
     assert judge_group([out_of_memory(0, 1.0)]) == classify(out_of_memory(0, 1.0))
+
+
+def test_a_rank_that_was_killed_after_its_end_is_not_blamed_for_another() -> None:
+    over = of_rank(0, -15, note=ExitNote(kind="completed", time=1.0))
+    failed = of_rank(1, 1, note=ExitNote(kind="exception", exception="ValueError", time=2.0))
+
+    assert judge_group([over, failed]).rank == 1
 
 
 def test_a_group_has_completed_when_all_have() -> None:
