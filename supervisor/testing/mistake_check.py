@@ -24,13 +24,16 @@ from supervisor.worker.mistakes.mistake import Mistake, SeenSoFar
 from supervisor.worker.mistakes.watch import MistakeWatch
 from supervisor.worker.script_state.user_frames import is_users
 
+MOST = 200
+"""Steps after which a training is ended where it is only looked at."""
+
 
 class Hooked:
     """One training, as a `MistakeWatch` sees it under `supervisor run`: forwards, backwards and
     updates.
 
     Args:
-        ends_when_done: `Done` is raised where the watch can see nothing more.
+        ends_when_done: `Done` is raised where the watch can see nothing more, or after `MOST`.
 
     Attributes:
         alerts: what was told.
@@ -83,7 +86,7 @@ class Hooked:
         if self.watch.is_on:
             is_lead = optimizer is self._lead
             self.watch.updated(optimizer, self.steps, is_lead=is_lead, is_left_out=False)
-        elif self._ends_when_done and not self.watch.is_enabled:
+        elif self._ends_when_done and (not self.watch.is_enabled or self.steps >= MOST):
             raise Done
 
     @contextlib.contextmanager

@@ -62,6 +62,9 @@ def test_a_mistake_that_makes_a_training_diverge_is_its_root_cause(tmp_path: Pat
     other = gather(spiked(tmp_path / "other", "training_in_eval_mode"))
 
     assert explained.root_cause == "mistake"
-    assert "gradients_never_cleared; then" in explained.root_cause_sentence
-    assert other.root_cause == "spike"
+    assert (
+        "The script has a mistake (train.py:3: gradients_never_cleared); then"
+        in explained.root_cause_sentence
+    )
+    assert other.root_cause == "loss_spike"
     assert [one.kind for one in other.mistakes] == ["training_in_eval_mode"]

@@ -181,7 +181,7 @@ def _told(incident: Incident, run_data: RunData) -> str:
         return told
     mistake = _explaining(incident, run_data)
     if mistake is not None:
-        return f"{mistake.fact}; then {told}"
+        return f"the script has a mistake ({mistake.fact}); then {told}"
     jump = rate_jump(run_data, before=incident.step or 0, attempt=incident.attempt)
     if jump is None:
         rise = rate_rise(run_data, before=incident.step or 0, attempt=incident.attempt)

@@ -10,6 +10,7 @@ import torch
 from torch.nn import Module
 
 from supervisor.worker.mistakes.mistake import Mistake, Proof, SeenSoFar, WeightsLoaded
+from supervisor.worker.mistakes.own_draw import PLAIN
 from supervisor.worker.mistakes.places import ScriptLine, script_place
 
 MOST = 16
@@ -85,6 +86,7 @@ class _Made:
 def _is_same_memory(value: Any, own: torch.Tensor) -> bool:
     return (
         isinstance(value, torch.Tensor)
+        and type(value) in PLAIN
         and value.layout is own.layout is torch.strided
         and value.shape == own.shape
         and value.data_ptr() == own.data_ptr()

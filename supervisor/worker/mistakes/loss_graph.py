@@ -104,7 +104,7 @@ def saved(node: Any, name: str) -> torch.Tensor | None:
     if getattr(kept, "unpack_hook", _unpacks) is not None:
         return None
     found = getattr(node, f"_saved_{name}")
-    return found if isinstance(found, torch.Tensor) else None
+    return found if type(found) is torch.Tensor else None
 
 
 def _unpacks(node: Any) -> bool:

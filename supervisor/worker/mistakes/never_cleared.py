@@ -94,7 +94,9 @@ def _small_one(optimizer: Optimizer) -> torch.Tensor | None:
         each
         for group in optimizer.param_groups
         for each in group["params"]
-        if each.grad is not None and each.grad.layout is torch.strided and each.numel() <= LARGE
+        if each.numel() <= LARGE
+        and type(each.grad) is torch.Tensor
+        and each.grad.layout is torch.strided
     ]
     return max(found, key=torch.Tensor.numel, default=None)
 

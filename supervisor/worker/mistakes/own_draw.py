@@ -14,6 +14,8 @@ from torch import nn
 
 _DRAWN = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.RNNBase, nn.Embedding)
 _NORMS = (nn.LayerNorm, nn.GroupNorm, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+PLAIN = (torch.Tensor, nn.Parameter)
+"""Types that are looked at: a comparison of sharded tensors may wait for other ranks."""
 FEW = 32
 """Fewer elements tell nothing of a law."""
 MANY = 65_536
@@ -30,7 +32,7 @@ def is_own_draw(module: nn.Module) -> bool:
     if type(module).__module__.partition(".")[0] != "torch":
         return False
     own = own_parameters(module)
-    if not own or any(each._version != 1 for each in own):
+    if not own or any(each._version != 1 or type(each) not in PLAIN for each in own):
         return False
     if isinstance(module, _NORMS):
         return bool((module.weight == 1).all()) and not (

@@ -31,16 +31,18 @@ def watch_weights(interception: InterceptionState, watch: MistakeWatch) -> None:
     @outside_dynamo
     @functools.wraps(load)
     def load_state_dict(
-        self: Module, state_dict: Mapping[str, Any], strict: bool = True, **kwargs: Any
+        self: Module, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any
     ) -> Any:
-        if not kwargs.get("assign") and isinstance(state_dict, Mapping) and _is_told():
+        given = {**dict(zip(("strict", "assign"), args, strict=False)), **kwargs}
+        if not given.get("assign") and isinstance(state_dict, Mapping) and _is_told():
+            is_strict = bool(given.get("strict", True))
             with interception.region():
                 watch.loaded(
                     WeightsLoaded(
-                        module=self, state=state_dict, is_strict=strict, place=script_place
+                        module=self, state=state_dict, is_strict=is_strict, place=script_place
                     )
                 )
-        return load(self, state_dict, strict, **kwargs)
+        return load(self, state_dict, *args, **kwargs)
 
     def _is_told() -> bool:
         return watch.is_enabled and interception.is_ours() and not interception.replaying

@@ -9,6 +9,7 @@ from torch.optim import Adam, AdamW, Optimizer
 
 from supervisor.worker.mistakes.mistake import Mistake, Proof, SeenSoFar
 from supervisor.worker.mistakes.names import owners, some
+from supervisor.worker.mistakes.own_draw import PLAIN
 from supervisor.worker.mistakes.places import ScriptLine, calls, function_at, told
 
 UPDATES = 40
@@ -47,7 +48,9 @@ class RoundedAway(Mistake):
                 (each, group)
                 for group in optimizer.param_groups
                 for each in group["params"]
-                if each.dtype in (torch.bfloat16, torch.float16) and each.grad is not None
+                if each.dtype in (torch.bfloat16, torch.float16)
+                and each.grad is not None
+                and type(each) in PLAIN
             ]
             found = found[:: max(1, len(found) // TENSORS)][:TENSORS]
             self._of, self._groups = [each for each, _ in found], [group for _, group in found]

@@ -6,6 +6,7 @@ import torch
 from torch.optim import Optimizer
 
 from supervisor.worker.mistakes.mistake import Mistake, Proof, SeenSoFar
+from supervisor.worker.mistakes.own_draw import PLAIN
 from supervisor.worker.mistakes.places import ScriptLine, calls, function_at, script_place, told
 
 IN_A_ROW = 10
@@ -50,7 +51,7 @@ class UnchangedWeights(Mistake):
         if not graded:
             self.interrupted()
             return None
-        if any(each.dtype is not torch.float32 for each in graded):
+        if any(each.dtype is not torch.float32 or type(each) not in PLAIN for each in graded):
             return None
         if not self._in_a_row:
             self._before = [each.detach().clone() for each in graded]
