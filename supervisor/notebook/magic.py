@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import importlib
 import os
 import shlex
 import sys
@@ -146,9 +147,8 @@ def newest_step(run: Path) -> str:
 def _place_to_show() -> Any:
     """Something that can be updated; None where there is no notebook."""
     with contextlib.suppress(Exception):
-        from IPython import get_ipython  # type: ignore[attr-defined]
-        from IPython.display import display
-
-        if getattr(get_ipython(), "kernel", None) is not None:
+        shell = importlib.import_module("IPython").get_ipython()
+        if getattr(shell, "kernel", None) is not None:
+            display: Any = importlib.import_module("IPython.display").display
             return display({"text/plain": "no step yet"}, raw=True, display_id=True)
     return None
