@@ -34,6 +34,7 @@ from supervisor.worker.process.patches_process import (
     watch_own_signals,
 )
 from supervisor.worker.process.patches_signals import script_signals
+from supervisor.worker.process.patches_warnings import watch_warnings
 from supervisor.worker.process.program import Program, TorchArrival
 
 _PR_SET_PDEATHSIG = 1
@@ -111,6 +112,7 @@ class Worker:
         arrival.install()
         watch_exit(self._script_leaves)
         watch_fork()
+        watch_warnings()
         watch_own_signals(self._signals_itself)
         watch_exec(lambda line, given: self._again(program, line, given), self._becomes)
         try:
