@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import importlib
 import os
 import shlex
 import sys
@@ -147,8 +146,9 @@ def newest_step(run: Path) -> str:
 def _place_to_show() -> Any:
     """Something that can be updated; None where there is no notebook."""
     with contextlib.suppress(Exception):
-        shell = importlib.import_module("IPython").get_ipython()
-        if getattr(shell, "kernel", None) is not None:
-            display: Any = importlib.import_module("IPython.display").display
-            return display({"text/plain": "no step yet"}, raw=True, display_id=True)
+        import IPython
+
+        python: Any = IPython
+        if getattr(python.get_ipython(), "kernel", None) is not None:
+            return python.display.display({"text/plain": "no step yet"}, raw=True, display_id=True)
     return None

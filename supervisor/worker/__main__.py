@@ -25,6 +25,7 @@ from supervisor.storage.script_files.set_aside import SetAside
 from supervisor.worker.core.process_signs import LOADING, SHORT, ExitRequest
 from supervisor.worker.outside_draws.outside_draws import OUTSIDE
 from supervisor.worker.outside_draws.patches_draws import watch_outside
+from supervisor.worker.process import patches_warnings
 from supervisor.worker.process.output import exit_code, show, take_out_our_frames
 from supervisor.worker.process.patches_input import KeptInput
 from supervisor.worker.process.patches_process import (
@@ -34,7 +35,6 @@ from supervisor.worker.process.patches_process import (
     watch_own_signals,
 )
 from supervisor.worker.process.patches_signals import script_signals
-from supervisor.worker.process.patches_warnings import watch_warnings
 from supervisor.worker.process.program import Program, TorchArrival
 
 _PR_SET_PDEATHSIG = 1
@@ -112,7 +112,7 @@ class Worker:
         arrival.install()
         watch_exit(self._script_leaves)
         watch_fork()
-        watch_warnings()
+        patches_warnings.watch_warnings()
         watch_own_signals(self._signals_itself)
         watch_exec(lambda line, given: self._again(program, line, given), self._becomes)
         try:
