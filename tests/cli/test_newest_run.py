@@ -22,9 +22,9 @@ def runs(tmp_path: Path) -> Path:
     alive = {"host": socket.gethostname(), "pid": os.getpid(), "pid_created": created}
     for name, state in {
         "d_oldest": RunState(state="gave_up", started_at="2026-01-01T00:00:00+00:00"),
-        "c_failed": RunState(state="interrupted", started_at="2026-01-02T00:00:00+00:00"),
+        "c-failed": RunState(state="interrupted", started_at="2026-01-02T00:00:00+00:00"),
         "b_goes_on": RunState(state="running", started_at="2026-01-03T00:00:00+00:00", **alive),  # type: ignore[arg-type]
-        "a_newest": RunState(state="completed", started_at="2026-01-04T00:00:00+00:00"),
+        "a-newest": RunState(state="completed", started_at="2026-01-04T00:00:00+00:00"),
     }.items():
         make_run(tmp_path / "runs" / name, state, (seen(0, 1.0),))
     (tmp_path / "runs" / "z_no_run").mkdir()
@@ -38,8 +38,8 @@ def test_who_looks_gets_the_newest(cli: Cli, runs: Path, line: str) -> None:
     code, out, err = cli(*line.split())
 
     assert code == 0
-    assert "a_newest" in out
-    assert err == "supervisor: runs/a_newest (the newest run)\n"
+    assert "a-newest" in out
+    assert err == "supervisor: runs/a-newest (the newest run)\n"
 
 
 def test_who_goes_on_gets_the_newest_that_can(
@@ -50,8 +50,8 @@ def test_who_goes_on_gets_the_newest_that_can(
 
     code, _, err = cli("resume")
 
-    assert (code, taken[0].run) == (75, Path("runs/c_failed"))
-    assert err == "supervisor: runs/c_failed (the newest run that can be continued)\n"
+    assert (code, taken[0].run) == (75, Path("runs/c-failed"))
+    assert err == "supervisor: runs/c-failed (the newest run that can be continued)\n"
 
 
 @pytest.mark.parametrize("line", ["report", "watch --once", "resume"])
