@@ -26,6 +26,7 @@ from supervisor.worker.core.module_arrival import ModuleArrival
 from supervisor.worker.core.process_signs import LOADING, SHORT, ExitRequest
 from supervisor.worker.outside_draws.outside_draws import OUTSIDE
 from supervisor.worker.outside_draws.patches_draws import watch_outside
+from supervisor.worker.process import patches_warnings
 from supervisor.worker.process.output import exit_code, show, take_out_our_frames
 from supervisor.worker.process.patches_input import KeptInput, keep_answers
 from supervisor.worker.process.patches_process import (
@@ -114,6 +115,7 @@ class Worker:
         arrival.install()
         watch_exit(self._script_leaves)
         watch_fork()
+        patches_warnings.watch_warnings()
         watch_own_signals(self._signals_itself)
         watch_exec(lambda line, given: self._again(program, line, given), self._becomes)
         try:

@@ -288,32 +288,20 @@ def test_a_cause_that_is_known_is_not_guessed_from_the_shape(tmp_path: Path) -> 
     assert "known by controlled replay" in render_markdown(explained)
 
 
-def test_a_treatment_that_helped_tells_the_cause(tmp_path: Path) -> None:
-    root = synthetic_run.gave_up(tmp_path / "run")
-    onset = gather(root).explosion.onset_step  # type: ignore[union-attr]
-    run = SyntheticRun(tmp_path / "other")
-    run.rundir.journal.write_bytes((root / "events.jsonl").read_bytes())
-    run.rundir.make(run.rundir.steps(0).parent)
-    for path in (root / "steps").iterdir():
-        (run.rundir.steps(0).parent / path.name).write_bytes(path.read_bytes())
-    run.action("fp32_fallback", onset + 1)
-    run.event(
-        "action",
-        step=onset + 60,
-        name="fp32_fallback",
-        phase="verified",
-        outcome="helped",
-        applied_at=onset + 1,
-    )
+def test_a_treatment_that_helped_alone_tells_the_cause(tmp_path: Path) -> None:
+    root = synthetic_run.gave_up(tmp_path / "run")  # treated with cut_lr
+    journal = (root / "events.jsonl").read_bytes()
+    run = SyntheticRun(root)
+    run.rundir.journal.write_bytes(journal)
+    run.event("action", step=170, name="cut_lr", phase="verified", outcome="helped", applied_at=160)
     run.set_state("gave_up")
 
-    found = gather(run.rundir.root).explosion
+    alone = gather(root).explosion
+    run.action("fp32_fallback", 161)
+    both = gather(root).explosion
 
-    assert found is not None
-    assert found.likely_causes == ("half precision was too narrow",)
-    assert found.known_by == f"fp32_fallback at step {onset + 1}, which helped"
-
-    run.action("cut_lr", onset + 1)
-    both = gather(run.rundir.root).explosion
+    assert alone is not None
+    assert alone.likely_causes == ("the learning rate is too high for this phase of the training",)
+    assert alone.known_by == "cut_lr at step 160, which helped"
     assert both is not None
     assert both.known_by == ""  # nobody knows which of them it was
