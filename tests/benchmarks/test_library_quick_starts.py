@@ -6,13 +6,20 @@ from pathlib import Path
 
 from benchmarks.foreign.libraries import __main__ as libraries
 from benchmarks.foreign.libraries.library_table import library_table
-from benchmarks.foreign.verdict import Kill, Verdict
+from benchmarks.foreign.verdict import Kill, Verdict, read_verdicts
+from benchmarks.page import DOCS
 
 FOLDER = Path(libraries.__file__).parent / "quick_starts"
 
 
 def test_each_quick_start_is_in_the_list() -> None:
     assert {path.stem for path in FOLDER.glob("*.py")} == set(libraries.QUICK_STARTS)
+
+
+def test_the_page_shows_the_results_that_are_kept() -> None:
+    made = library_table(read_verdicts(FOLDER.parent / "results.json").values())
+
+    assert made in (DOCS / "foreign.md").read_text()
 
 
 def test_a_row_tells_versions_the_healthy_run_and_both_kills() -> None:

@@ -285,9 +285,11 @@ def _asks_in_vain(ending: ProcessEnding) -> WorkerExit | None:
         note.exception or "", note.message or "", note.traceback or ""
     ):
         return None
-    line = f"{_raised(note)}: the script asks, and standard input has nothing (more) for it"
-    help_text = "start it at a terminal, or give it what it asks for: < FILE"
-    return _exit(ending, ExitCause.EXCEPTION, f"{line}: {help_text}", retry=False)
+    line = (
+        "EOFError: the script asks for input, and nobody answers: start it at a terminal, or give "
+        "it the answers: < FILE"
+    )
+    return _exit(ending, ExitCause.EXCEPTION, line, retry=False)
 
 
 def _users_mistake(ending: ProcessEnding) -> WorkerExit | None:

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from torch import nn
 from torch.nn.modules import module as modules
 from torch.optim import optimizer as optimizers
 
+from supervisor.by_identity import ByIdentity
 from supervisor.training_state.census.inside_objects import (
     FrameVariables,
     attributes,
@@ -39,7 +40,7 @@ from supervisor.training_state.census.place import (
     write_item,
 )
 from supervisor.training_state.registry import hook_of_script
-from supervisor.training_state.user_code import is_library_file
+from supervisor.training_state.user_code import is_library_file, is_users_class
 
 _OURS = str(Path(__file__).parents[2]) + os.sep
 
@@ -54,6 +55,41 @@ def of_derived(path: str, value: Any) -> Iterator[Place]:
     yield from (place for place in attributes(path, value) if place.path not in theirs)
     for enter in filter(None, map(of_process, bases)):
         yield from enter(path, value)
+
+
+_OF_PYTHON = (types.ModuleType, types.FunctionType, type)
+_drivers: ByIdentity[type, bool] = ByIdentity()
+"""Kinds of a library's objects → whether one holds the module of a database's driver."""
+
+
+def is_database(value: Any, inside: Iterable[Place]) -> bool:
+    """Whether an object is a library's around a database: its connections, and the statements that
+    it has compiled. They belong to the process; what the script keeps there is in the database.
+
+    Known by the module of a driver (PEP 249) that it, or a part of it, holds.
+
+    Args:
+        inside: what lies in it.
+    """
+    parts = (place.value for place in inside if type(place.value).__dictoffset__)
+    return any(_is_driver(part) or _holds_driver(part) for part in parts) and not is_users_class(
+        type(value)
+    )
+
+
+def _is_driver(value: Any) -> bool:
+    return type(value) is types.ModuleType and {"apilevel", "paramstyle"} <= vars(value).keys()
+
+
+def _holds_driver(value: Any) -> bool:
+    kind = type(value)
+    known: bool | None = _drivers.get(kind)
+    if known is None:
+        parts: dict[str, Any] = {}
+        if not issubclass(kind, _OF_PYTHON) and not is_users_class(kind):
+            parts = object.__getattribute__(value, "__dict__")
+        known = _drivers[kind] = any(map(_is_driver, parts.values()))
+    return known
 
 
 def of_queue(path: str, queue: Any) -> Iterator[Place]:

@@ -57,6 +57,7 @@ from supervisor.training_state.census.inside_objects import (
 )
 from supervisor.training_state.census.inside_process import (
     HANDLES,
+    is_database,
     of_coroutine,
     of_derived,
     of_handle,
@@ -211,7 +212,8 @@ class Reach:
         try:
             if enter in (of_sequence, of_dict, of_set):
                 self.out_of_reach += passed_over(value)
-            return list(enter(place.path, value))
+            found = list(enter(place.path, value))
+            return [] if enter is attributes and is_database(value, found) else found
         except BaseException as error:  # the user's own, or an iterator that cannot be copied
             pass_on(error)
             self.out_of_reach += 1

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
+import sqlite3
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
+from supervisor.training_state import user_code
 from supervisor.training_state.census.inside_process import ProcessWide
+from supervisor.training_state.census.reach import Reach
 
 
 def test_variables_of_the_environment_count_once_they_are_set(
@@ -48,3 +54,36 @@ def test_hooks_of_the_script_are_found_and_those_of_libraries_are_not() -> None:
         assert ProcessWide()["hooks_after_forwards"] == (own,)
     finally:
         handle.remove()
+
+
+def library(folder: Path) -> str:
+    """A library that keeps statements beside a connection, as SQLAlchemy does."""
+    (folder / "site-packages").mkdir()
+    (folder / "site-packages" / "mapper_of_rows.py").write_text(
+        "import sqlite3\n"
+        "class Dialect:\n"
+        "    def __init__(self): self.dbapi = sqlite3\n"
+        "class Engine:\n"
+        "    def __init__(self): self.dialect, self.compiled = Dialect(), {'select': 1}\n"
+        "class Storage:\n"
+        "    def __init__(self): self.engine, self.rows = Engine(), 3\n"
+    )
+    return str(folder / "site-packages")
+
+
+def test_statements_of_a_database_are_no_state_of_the_script(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = library(tmp_path)
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.setattr(user_code, "_LIBRARY_FOLDERS", (*user_code._LIBRARY_FOLDERS, folder))
+    mapper = importlib.import_module("mapper_of_rows")
+
+    class Own:
+        def __init__(self) -> None:
+            self.driver, self.rows, self.storage = sqlite3, 5, mapper.Storage()
+
+    found = {place.path for place in Reach({"main": {"own": Own()}})}
+
+    assert {"main.own.rows", "main.own.storage.rows", "main.own.storage.engine"} <= found
+    assert not any(path.startswith("main.own.storage.engine.") for path in found)
