@@ -70,8 +70,8 @@ class ExitNote:
         replaying: the fast-forward had not reached its checkpoint yet.
         stopped_by, stopped_s: the signal that may have ended it, by whomever it was sent to this
             process, and how many seconds before; see `ScriptSignals.stopped`.
-        leaves: `sys.exit` or `os._exit` ended a script that came to its end; where its own copy goes
-            on, it has put itself into the background.
+        leaves: `sys.exit` or `os._exit` ended a script that came to its end; where its own copy
+            goes on, it has put itself into the background.
         sick: why a training that came to its end is no good; empty if it is not known to be bad.
         time: when it was written, unix seconds; of several ranks' notes the first is the cause.
     """

@@ -9,8 +9,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from supervisor.worker.files.replayed_files import ReplayedFiles
 from supervisor.worker.files.attempt_files import wait_for_executors
+from supervisor.worker.files.replayed_files import ReplayedFiles
 from supervisor.worker.files.settled_files import OtherNames, SettledFiles
 from tests.worker.files.test_replayed_files import aside_of, record_of, replayed_in
 
