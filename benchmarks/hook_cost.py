@@ -1,6 +1,6 @@
 """What our hooks take of each step, measured in place, moment by moment.
 
-    python -m benchmarks.hook_cost [--steps 2000] [--layers 2] [--batch 1] [--parts] [--json FILE]
+    python -m benchmarks.hook_cost [--steps 2000] [--layers 2] [--batch 1] [--subjects]
 
 The training of `timed_trainer` runs under supervision, and the monitor's moments are timed from
 within, in CPU time: what they take beside the call of torch that they stand around. That leaves out
@@ -9,16 +9,18 @@ what the patched functions before them take, and what our memory does to the tra
 only the machine's own speed moves it: compare shares of a step, or versions in turns. `typical` is
 the median step; the mean holds what is done every few steps: judging, snapshots, saves.
 
-`--parts` gives the CPU time of single parts instead, warm-up included: those that are called
-now and then make up most of the difference between a typical and an average step.
+`--subjects` counts our Python calls of a calm step instead, by folder, and shares out their time by
+a profiler that makes each call dearer; `--functions` by function.
 """
 
 from __future__ import annotations
 
 import argparse
 import atexit
-import importlib
+import cProfile
+import itertools
 import json
+import pstats
 import runpy
 import statistics
 import subprocess
@@ -33,27 +35,8 @@ TRAINER = Path(__file__).with_name("timed_trainer.py")
 REGIONS = {"forward": 3, "backward": 1, "clip": 2}
 """Moment → place of the argument that is torch's own call."""
 UPDATE = ("before_update", "after_update")
-PARTS_IN_WORKER = "--parts-in-worker"
-PARTS = (
-    ("worker.core.parts", "Parts.at_boundary"),
-    ("worker.live.snapshot_listener", "SnapshotListener.at_boundary"),
-    ("worker.corruption.state_check", "StateCheck.compare"),
-    ("training_state.snapshot", "SnapshotRing.take"),
-    ("worker.live.parting_checkpoint", "PartingCheckpoint.at_boundary"),
-    ("worker.live.checkpoint_listener", "CheckpointListener.at_boundary"),
-    ("worker.capture.user_tensors", "UserTensors.find"),
-    ("worker.capture.script_census", "ScriptCensus.packed"),
-    ("worker.treatment.dispatcher", "Dispatcher.judge"),
-    ("worker.live.step_recorder", "StepRecorder.record"),
-    ("worker.live.step_recorder", "StepRecorder.begin_backward"),
-    ("worker.live.step_recorder", "StepRecorder.finish"),
-    ("worker.recording.random_states", "RngRecorder.before"),
-    ("worker.recording.random_states", "RngRecorder.after"),
-    ("worker.ground.unheld_values", "FunctionsUnderWay.any"),
-    ("worker.ground.graphs_across", "GraphsAcross.watch"),
-    ("worker.ground.graphs_across", "GraphsAcross.kept"),
-)
-"""Module and method; some lie within others."""
+PROFILED = "--profiled"
+OURS = "/supervisor/"
 WARM_UP_STEPS = 256
 COMMAND = ["-m", "supervisor.cli.main", "run", "--quiet", "--set", "report.enabled=false"]
 
@@ -106,34 +89,49 @@ class Stopwatch:
         self._step[name] = self._step.get(name, 0) + took
 
 
-def time_parts() -> dict[str, list[float]]:
-    """Puts a stopwatch on each of `PARTS`; returns name → CPU seconds of its calls."""
-    taken: dict[str, list[float]] = {}
-    for module, called in PARTS:
-        owner, _, name = called.partition(".")
-        kind = getattr(importlib.import_module(f"supervisor.{module}"), owner)
-        setattr(kind, name, _timed(getattr(kind, name), taken.setdefault(called, [])))
-    return taken
+def profile(live: type, steps: int) -> list[tuple[str, int, float]]:
+    """Profiles the last `steps` updates that `WARM_UP_STEPS` leave, from within one to within
+    another; returns, when the process ends, (file and function, calls, seconds of its own) of each
+    function of ours: what it calls in torch and Python counts as its own."""
+    profiler, done, found = cProfile.Profile(time.thread_time), itertools.count(), []
+    moment = live.after_update
+
+    def after_update(self: Any, optimizer: Any, result: Any) -> Any:
+        step = next(done)
+        if step == steps - 1:
+            profiler.disable()
+            found.extend(own_costs(profiler))
+        answer = moment(self, optimizer, result)
+        if step == WARM_UP_STEPS - 1:
+            profiler.enable()
+        return answer
+
+    live.after_update = after_update  # type: ignore[attr-defined]
+    return found
 
 
-def _timed(method: Callable[..., Any], taken: list[float]) -> Callable[..., Any]:
-    def timed(*args: Any, **kwargs: Any) -> Any:
-        began = time.thread_time()
-        try:
-            return method(*args, **kwargs)
-        finally:
-            taken.append(time.thread_time() - began)
+def own_costs(profiler: cProfile.Profile) -> list[tuple[str, int, float]]:
+    """Of a step's functions of ours, see `profile`."""
+    costs: dict[str, list[float]] = {}
+    for (file, _, name), (_, calls, own, _, callers) in pstats.Stats(profiler).stats.items():  # type: ignore[attr-defined]
+        if OURS in file:
+            cost = costs.setdefault(f"{file.split(OURS)[1]}:{name}", [0, 0.0])
+            cost[0] += calls
+            cost[1] += own
+        elif file == "~":
+            for (by, _, caller), (_, _, spent, _) in callers.items():
+                if OURS in by:
+                    costs.setdefault(f"{by.split(OURS)[1]}:{caller}", [0, 0.0])[1] += spent
+    return [(name, int(calls), spent) for name, (calls, spent) in costs.items()]
 
-    return timed
 
-
-def train(out: str, arguments: list[str], *, parts: bool) -> None:
-    """In the worker: the training, with the stopwatch on it."""
+def train(out: str, arguments: list[str], *, profiled: int) -> None:
+    """In the worker: the training, with the stopwatch on it, or the profiler for so many steps."""
     import torch  # noqa: F401  (supervision begins with this import)
 
     from supervisor.worker.live import Live
 
-    found: Any = time_parts() if parts else Stopwatch(Live).steps
+    found: Any = profile(Live, profiled) if profiled else Stopwatch(Live).steps
     atexit.register(lambda: Path(out).write_text(json.dumps(found)))
     sys.argv = [str(TRAINER), *arguments]
     runpy.run_path(str(TRAINER), run_name="__main__")
@@ -152,23 +150,31 @@ def measure(
         return json.loads(hooks.read_text()), json.loads(times.read_text())[0][WARM_UP_STEPS:]
 
 
-def show_parts(taken: dict[str, list[float]], steps: int) -> None:
-    print("part                             calls  us a call  us a step")
-    for name, costs in sorted(taken.items(), key=lambda part: -sum(part[1])):
-        total = 1e6 * sum(costs)
-        each = total / max(1, len(costs))
-        print(f"{name:32s} {len(costs):6d} {each:10.1f} {total / steps:10.1f}")
+def show_subjects(costs: list[tuple[str, int, float]], steps: int, *, functions: bool) -> None:
+    """A table of our calls and their time by folder, or by function."""
+    rows: dict[str, list[float]] = {}
+    for name, calls, spent in costs:
+        row = rows.setdefault(name if functions else name.rpartition("/")[0] or name, [0, 0.0])
+        row[0] += calls / steps
+        row[1] += 1e6 * spent / steps
+    rows["all"] = [sum(row[place] for row in rows.values()) for place in (0, 1)]
+    print(f"{'subject':58s} calls a step  us a step, profiler included")
+    for name, (called, took) in sorted(rows.items(), key=lambda row: -row[1][1]):
+        if called >= 0.01 or took >= 0.1:
+            print(f"{name:58s} {called:12.1f} {took:10.1f}")
 
 
 def main() -> None:
-    if sys.argv[1:2] in (["--in-worker"], [PARTS_IN_WORKER]):
-        train(sys.argv[2], sys.argv[3:], parts=sys.argv[1] == PARTS_IN_WORKER)
+    if sys.argv[1:2] in (["--in-worker"], [PROFILED]):
+        steps = int(sys.argv[sys.argv.index("--turn-steps") + 1])
+        train(sys.argv[2], sys.argv[3:], profiled=steps if sys.argv[1] == PROFILED else 0)
         return
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--batch", type=int, default=1)
-    parser.add_argument("--parts", action="store_true", help="CPU time of single parts")
+    parser.add_argument("--subjects", action="store_true", help="our calls and time by folder")
+    parser.add_argument("--functions", action="store_true", help="the same by function")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     if options.steps < 2 * WARM_UP_STEPS:
@@ -176,8 +182,9 @@ def main() -> None:
             f"--steps {options.steps}: at least {2 * WARM_UP_STEPS}, as {WARM_UP_STEPS} warm up"
         )
     shape = options.steps, options.layers, options.batch
-    if options.parts:
-        show_parts(measure(*shape, way=PARTS_IN_WORKER)[0], options.steps)
+    if options.subjects or options.functions:
+        calm = options.steps - WARM_UP_STEPS
+        show_subjects(measure(*shape, way=PROFILED)[0], calm, functions=options.functions)
         return
     steps, times = measure(*shape)
     steps = steps[WARM_UP_STEPS:]

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -32,6 +33,7 @@ IGNORED_FILES = re.compile(
 SALT = "0"
 """Of plain python's hashes: what a supervised script has by itself, else its sets differ."""
 
+_NAMED_ANEW = re.compile(r"\b(?=[a-z]*\d)[0-9a-z]{8,}\b|\d+")
 KILLS, TRIES = 3, 4
 DURATION = re.compile(
     r"\d+(?:\.\d+)?(?:e-?\d+)? ?(?:ms|s|sec|seconds|it/s)\b|(?<=fps|sed)  +\| +\d+ +\|"
@@ -293,12 +295,28 @@ def _difference(plain: Ended, other: Ended, masked: set[str]) -> str:
         found.append("weights")
     files = sorted(plain.files.keys() | other.files.keys())
     pairs = {n: (plain.files.get(n), other.files.get(n)) for n in files if n not in masked}
-    changed = [name for name, pair in pairs.items() if not _same_file(*pair)]
+    own = _named_anew(plain, other, masked)
+    changed = [name for name, pair in pairs.items() if name not in own and not _same_file(*pair)]
     if changed:
         found.append(f"files {', '.join(changed[:3])}")
     if "lines" not in masked and not _same_lines(plain.lines, other.lines, masked):
         found.append("lines")
     return "; ".join(found) or "same"
+
+
+def _named_anew(plain: Ended, other: Ended, masked: set[str]) -> set[str]:
+    """Returns the files of `other` that have the names of plain python's but for what comes from
+    the clock or by chance, where plain python itself has another name in each run."""
+    moving = Counter(
+        _NAMED_ANEW.sub("#", n) for n in masked & plain.files.keys() - other.files.keys()
+    )
+    found = set()
+    for name in sorted(other.files.keys() - plain.files.keys()):
+        general = _NAMED_ANEW.sub("#", name)
+        if moving[general]:
+            moving[general] -= 1
+            found.add(name)
+    return found
 
 
 def _same_file(plain: bytes | None, other: bytes | None) -> bool:

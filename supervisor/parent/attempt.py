@@ -33,7 +33,7 @@ from supervisor.parent.process.signals import (
 from supervisor.parent.restarts.exits import ProcessEnding, classify
 from supervisor.parent.run_file import check_lease
 from supervisor.parent.run_log import RunLog
-from supervisor.parent.standard_input import StandardInput
+from supervisor.parent.standard_input import StandardInput, not_for_ranks
 from supervisor.parent.terminal.output import AttemptLog, OutputPump, read_tail
 from supervisor.parent.watching import hang
 from supervisor.parent.watching.place_of_silence import Standing, find_place, last_dump, waits_in
@@ -235,7 +235,7 @@ class Attempt:
 
     def _line(self) -> list[str]:
         s = self._s
-        given = s.stdin.paths if s.stdin is not None else ()
+        given = s.stdin.paths if s.stdin is not None else not_for_ranks()
         return worker_command(
             s.spec, self._number, self._lead.rank, s.worker_command, s.handover.paths, given
         )
@@ -465,6 +465,8 @@ class Attempt:
             threads = last_dump(stacks.read_text(errors="replace") if stacks.exists() else "")
             places.append(find_place(threads, read_places(rundir.places(watch.rank))))
             waiting = waiting or waits_in(threads)
+        if self._s.stdin is not None and self._s.stdin.is_awaited:
+            places = [Standing.INPUT]
         if self._is_completed():
             places = [Standing.OVER]
         if Standing.TRAINING in places:

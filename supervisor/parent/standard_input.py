@@ -13,6 +13,7 @@ import os
 import select
 import stat
 import sys
+import termios
 import threading
 from dataclasses import dataclass
 from typing import IO
@@ -63,6 +64,7 @@ class StandardInput:
         self._refused = ""
         self._ends: list[int] = []
         self._stop = -1
+        self._waits = False
         self._thread: threading.Thread | None = None
         self.paths: tuple[str, ...] = ()
         self._is_pipe = stat.S_ISFIFO(self._mode) or stat.S_ISSOCK(self._mode)
@@ -86,6 +88,15 @@ class StandardInput:
     def is_wrong(self) -> bool:
         """Whether what is piped in is not what the run has read before."""
         return bool(self._refused)
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether the script has read all that has come, and waits for more."""
+        unread = bytearray(4)
+        if not self._ends or not self._waits:
+            return False
+        fcntl.ioctl(self._ends[0], termios.FIONREAD, unread)
+        return not any(unread)
 
     def news(self) -> list[str]:
         """Returns what is to be told, once."""
@@ -118,6 +129,7 @@ class StandardInput:
             return
         os.close(self._stop)
         self._thread.join()
+        self._waits = False
         for descriptor in self._ends:
             os.close(descriptor)
         self._thread, self._ends, self.paths = None, [], ()
@@ -170,8 +182,10 @@ class StandardInput:
                 # Only where there is room: what is not wanted yet stays where it is.
                 if not _await(stopped, feed, select.POLLOUT):
                     return
+                self._waits = True
                 if not _await(stopped, _STDIN, select.POLLIN):
                     return
+                self._waits = False
                 page = os.read(_STDIN, _PAGE)
                 if not self._keep(data, page) or not page or not _write(stopped, feed, page):
                     return
@@ -224,6 +238,14 @@ class StandardInput:
             return load_record(self._folder / "state.json", KeptState, help_text="")
         except RunDirectoryError:
             return KeptState()
+
+
+def not_for_ranks() -> tuple[str, ...]:
+    """Returns what the command lines of several ranks say where our own input holds data: none of
+    them gets it."""
+    mode = _mode()
+    has_data = stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or stat.S_ISREG(mode)
+    return ("", "") if has_data else ()
 
 
 def _mode() -> int:

@@ -60,10 +60,11 @@ class MovingObjective:
 
 def reward_of(observed: Mapping[str, float]) -> float:
     """The observed reward of a step; NaN without one."""
-    for name in REWARDS:
-        value = observed.get(name, math.nan)
-        if math.isfinite(value):
-            return value
+    if observed:
+        for name in REWARDS:
+            value = observed.get(name, math.nan)
+            if math.isfinite(value):
+                return value
     return math.nan
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -97,6 +97,10 @@ class _Shelf:
     def remove(self, name: str) -> None:
         self._holders.pop(name, None)
 
+    def has_given(self, name: str) -> bool:
+        kind, number = _order(name)
+        return kind == self.kind and number < self._next
+
     def rename(self, names: Mapping[str, str]) -> None:
         holders = {names.get(name, name): holder for name, holder in self._holders.items()}
         self._holders = dict(sorted(holders.items(), key=lambda item: _order(item[0])))
@@ -127,6 +131,7 @@ class Registry:
         self._schedulers = _Shelf("scheduler")
         self._scalers = _Shelf("scaler")
         self._tracked = _Shelf("tracked")
+        self._numbered = (self._models, self._optimizers, self._schedulers, self._scalers)
         self.gradient_hooks: weakref.WeakValueDictionary[int, GradientHook] = (
             weakref.WeakValueDictionary()
         )
@@ -155,6 +160,16 @@ class Registry:
     @property
     def tracked(self) -> dict[str, Any]:
         return self._tracked.alive()
+
+    def has_given(self, name: str) -> bool:
+        """Whether an object has had this name, or might have had it, in this process."""
+        return any(shelf.has_given(name) for shelf in self._numbered)
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Called with names of objects that the script has dropped."""
+        for name in list(names):
+            for shelf in self._numbered:
+                shelf.remove(name)
 
     def add_model(self, module: nn.Module) -> str:
         """Registers a root module; returns the name of the root under which it is saved."""

@@ -130,10 +130,11 @@ def tensors_within(value: Any) -> list[torch.Tensor]:
 
 def storage_of(value: Any) -> int | None:
     """The address of the memory behind a strided tensor; None for anything else."""
-    if not isinstance(value, torch.Tensor):
+    is_plain = type(value) is torch.nn.Parameter or type(value) is torch.Tensor
+    if not (is_plain or isinstance(value, torch.Tensor)):
         return None
     try:
-        value = local(value)
+        value = value if is_plain else local(value)
         if value.layout != torch.strided:
             return None
         return value.untyped_storage().data_ptr() or None

@@ -22,11 +22,12 @@ from supervisor.storage.run.exit_notes import ExitNote, outside_cause, save_exit
 from supervisor.storage.run.run_state import load_order
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.script_files.set_aside import SetAside
+from supervisor.worker.core.module_arrival import ModuleArrival
 from supervisor.worker.core.process_signs import LOADING, SHORT, ExitRequest
 from supervisor.worker.outside_draws.outside_draws import OUTSIDE
 from supervisor.worker.outside_draws.patches_draws import watch_outside
 from supervisor.worker.process.output import exit_code, show, take_out_our_frames
-from supervisor.worker.process.patches_input import KeptInput
+from supervisor.worker.process.patches_input import KeptInput, keep_answers
 from supervisor.worker.process.patches_process import (
     watch_exec,
     watch_exit,
@@ -34,7 +35,7 @@ from supervisor.worker.process.patches_process import (
     watch_own_signals,
 )
 from supervisor.worker.process.patches_signals import script_signals
-from supervisor.worker.process.program import Program, TorchArrival
+from supervisor.worker.process.program import Program
 
 _PR_SET_PDEATHSIG = 1
 
@@ -57,6 +58,8 @@ def main(arguments: list[str], environment: Mapping[str, str] | None = None) -> 
     if options.input:
         relay, asks, *now = options.input.split(",")
         KeptInput(relay, asks).install(now=bool(now))
+    elif os.isatty(0):
+        keep_answers()
     stacks = rundir.stacks(options.attempt, rank)
     rundir.make(stacks.parent)
     _watch_outside(rundir, options.attempt, rank)
@@ -107,7 +110,7 @@ class Worker:
         self._session: Any = None
 
     def run(self, program: Program) -> int:
-        arrival = TorchArrival(self._torch_is_here)
+        arrival = ModuleArrival("torch", self._torch_is_here)
         arrival.install()
         watch_exit(self._script_leaves)
         watch_fork()

@@ -159,8 +159,8 @@ class BuiltWorker(Ground):
         self._treatment()
         self._parts()
         self._live()
-        self._session()
-        drivers = [one for one in (self.live, self.replay) if one is not None]
+        replay = self._session()  # not kept: it holds outputs of the script's
+        drivers = [one for one in (self.live, replay) if one is not None]
         trace(drivers, self.parts.all, lambda: self.progress.steps_done)
         if self.start is None:
             self.ordered.from_nothing()
@@ -386,10 +386,10 @@ class BuiltWorker(Ground):
             heartbeat=self.heartbeat,
         )
 
-    def _session(self) -> None:
+    def _session(self) -> Replay | None:
         """How this attempt comes to where it begins, and who is asked from outside: by torch's
         patched functions, the process and the script."""
-        self.replay = replay = None if self.route is None else self._replay(self.route)
+        replay = None if self.route is None else self._replay(self.route)
         self.sides = AllSides(
             self, self.live, replay, self.recording, self.called_hooks, self.heartbeat
         )
@@ -413,6 +413,7 @@ class BuiltWorker(Ground):
         )
         judge_waiting = self.dispatcher.judge_waiting
         self.several_ranks = SeveralRanks(self, self.ranks, judge_waiting, self.only_watching)
+        return replay
 
     def _replay(self, route: Route) -> Replay:
         """Who answers until the script has come to the checkpoint."""

@@ -38,7 +38,7 @@ from supervisor.worker.core.graphs_across import has_graph
 from supervisor.worker.core.ground import Ground
 from supervisor.worker.core.parts import Parts
 from supervisor.worker.core.process_signs import Heartbeat
-from supervisor.worker.core.step_probe import read_number, told_by_scaler
+from supervisor.worker.core.step_probe import told_by_scaler
 from supervisor.worker.core.training_hooks import Call, TrainingHooks
 from supervisor.worker.corruption.update_watch import UpdateWatch
 from supervisor.worker.gradients.called_hooks import CalledHooks
@@ -203,6 +203,8 @@ class Live(TrainingHooks):
                 earlier = random.look()
                 result = call(roots)
                 random.after_backward(earlier)
+            if self.progress.probe.on_device.waiting:
+                self._steps.backward_ended()
             if self.mistakes.is_on:
                 self.mistakes.backward_ended()
             if hooks.has_updated:
@@ -231,8 +233,7 @@ class Live(TrainingHooks):
         if not self._loss_part.is_on:
             return
         if type(roots) is torch.Tensor and self._scaled is None and not roots.shape:
-            probe.loss += read_number(roots)
-            probe.loss_seen = True
+            probe.saw_loss(roots)
         else:
             self._see_loss(roots)
 
@@ -581,5 +582,4 @@ class Live(TrainingHooks):
                     continue  # or the edge of a graph, which has no value
                 if self._scaled is not None and root is self._scaled[0]:
                     root = self._scaled[1]
-                probe.loss += read_number(root)
-                probe.loss_seen = True
+                probe.saw_loss(root)

@@ -6,6 +6,7 @@ from typing import Any
 
 from torch.nn import Module
 
+from supervisor.training_state.dropped import without_dropped
 from supervisor.training_state.gradients import put_in_places
 from supervisor.training_state.owners import put_in_order
 from supervisor.training_state.sharding.gathered import GatheredState
@@ -70,6 +71,8 @@ class StateRestorer:
             # Before the state: a model that is half precision itself would lose digits of it.
             self._ordered.fp32(step)
         problems = []
+        if replayed:
+            saved = without_dropped(self._registry, saved, frames)
         if "owners" in saved:
             problems = put_in_order(self._registry, saved["owners"], frames)
         put_in_places(self._registry, saved.get("gradient_places", {}))

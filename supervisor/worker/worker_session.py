@@ -74,13 +74,8 @@ class Session:
         self._registering = ending.parts.barrier("registry")
         self._parametrised: ByIdentity[Module, tuple[bool, Callable[[], Module | None]]]
         self._parametrised = ByIdentity()
-        self._hooks = hooks
+        self.hooks = hooks
         resumption.begin()
-
-    @property
-    def hooks(self) -> TrainingHooks:
-        """Whoever answers now: the replay, or the live driver."""
-        return self._hooks.now
 
     # --- what the patched functions ask ------------------------------------------------------
 
@@ -120,7 +115,7 @@ class Session:
         """
         self.interception.depth = depth
         self._progress.tape_is_whole = False
-        self.hooks.update_failed(optimizer)
+        self.hooks.now.update_failed(optimizer)
 
     # --- the process -------------------------------------------------------------------------
 

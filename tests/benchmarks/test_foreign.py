@@ -11,6 +11,7 @@ import torch
 from benchmarks import foreign
 from benchmarks.foreign.catalogue import SCRIPTS
 from benchmarks.foreign.table import compatibility_table
+from benchmarks.foreign.trial import Ended, _difference
 from benchmarks.foreign.verdict import Kill, Verdict, read_verdicts
 from benchmarks.generated.comparison import same_saved
 from benchmarks.page import DOCS, shown
@@ -79,3 +80,16 @@ def test_the_page_shows_the_results_that_are_kept() -> None:
 
     assert found
     assert compatibility_table(found) == shown(DOCS / "foreign.md")
+
+
+def test_a_file_named_by_the_clock_is_found_under_its_name_of_another_run() -> None:
+    def ended(*names: str) -> Ended:
+        return Ended(0, [], "", [], 0, {name: name.encode() for name in names}, 1.0)
+
+    plain = ended("out/00-38-09/a.yaml", "out/00-38-09/b.yaml", "net_3.pt")
+    masked = {"out/00-38-09/a.yaml", "out/00-38-09/b.yaml"}  # a second plain run has others
+    same = ended("out/00-41-32/a.yaml", "out/00-41-32/b.yaml", "net_3.pt")
+
+    assert _difference(plain, same, masked) == "same"
+    assert _difference(plain, same, set()) != "same"
+    assert "net_4.pt" in _difference(plain, ended(*same.files, "net_4.pt"), masked)

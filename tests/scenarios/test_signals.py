@@ -28,8 +28,9 @@ def train(step):
 
 def tell_supervisor(signum, also_us=False):
     "As a scheduler does: from another process, to the supervisor, or to every process of the job."
-    if SUPERVISED and not os.path.exists("told"):
-        open("told", "w").close()
+    # Hidden: another file that is written after the checkpoint is put aside by the resume.
+    if SUPERVISED and not os.path.exists(".told"):
+        open(".told", "w").close()
         pids = [psutil.Process(os.getppid()).ppid(), *([os.getpid()] if also_us else [])]
         os.system(f"kill -{int(signum)} {' '.join(map(str, pids))}")
         return True

@@ -23,6 +23,37 @@ for step in range(20):
     optimizer.zero_grad(); loss.backward(); optimizer.step()
 """
 
+SEARCH = """
+import numpy as np
+import torch
+
+draw = np.random.RandomState()
+for trial in range(4):
+    width, rate = int(draw.randint(4, 64)), float(10 ** draw.uniform(-4, -2))
+    model = torch.nn.Sequential(torch.nn.Linear(4, width), torch.nn.Linear(width, 1))
+    optimizer = torch.optim.Adam(model.parameters(), rate)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 5)
+    for _ in range(10):
+        loss = model(torch.randn(8, 4)).pow(2).mean()
+        optimizer.zero_grad(); loss.backward(); optimizer.step(); schedule.step()
+    print(trial, width, rate, loss.item(), flush=True)
+"""
+
+
+def test_an_unseeded_search_goes_on_as_itself_after_a_second_kill(tmp_path: Path) -> None:
+    ended = supervised(
+        tmp_path,
+        SEARCH,
+        settings=("checkpoint.every_steps=4", "checkpoint.background=false"),
+        faults="[{kind: sigkill, step: 15}, {kind: sigkill, step: 25}]",
+    )
+
+    assert ended.returncode == 0, ended.stderr
+    resumed = [(e["exactness"], e["from_step"]) for e in ended.events("resumed")]
+    assert resumed == [("exact", 12), ("exact", 24)], ended.stderr
+    lines = sorted(set(ended.stdout.splitlines()))
+    assert [line.split()[0] for line in lines] == ["0", "1", "2", "3"]  # each trial is one
+
 
 def test_a_script_without_a_seed_resumes_exactly(tmp_path: Path) -> None:
     ended = supervised(

@@ -58,10 +58,10 @@ class LiveWorker:
 
     def step(self, scale: float = 1.0) -> None:
         """One step of the training; the loss is multiplied by `scale`."""
-        model, optimizer, hooks = self.model, self.optimizer, self.session.hooks
+        model, optimizer, hooks = self.model, self.optimizer, self.session.hooks.now
         batch = torch.randn(8, 4, generator=self._numbers)
         output = hooks.forward(model, (batch,), {}, lambda: model(batch))
-        hooks = self.session.hooks  # a replay may have arrived
+        hooks = self.session.hooks.now  # a replay may have arrived
         loss = ((output - batch.sum(1, keepdim=True)) ** 2).mean() * scale
         optimizer.zero_grad()
         hooks.backward(loss, lambda roots: roots.backward())

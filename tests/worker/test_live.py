@@ -49,7 +49,7 @@ def test_a_healthy_run_ends_with_the_weights_of_one_without_us(
     live, plain = start(tmp_path / "run"), start(tmp_path / "plain")
 
     live.steps(40)
-    plain.session._hooks.now = Untouched()  # type: ignore[assignment]
+    plain.session.hooks.now = Untouched()  # type: ignore[assignment]
     plain.steps(40)
 
     assert torch.equal(live.weights, plain.weights)
@@ -107,7 +107,7 @@ def test_behind_a_failure_of_what_a_replay_needs_no_resume_is_exact(
     progress = live.worker.api.progress
     assert progress.tape_is_whole
 
-    live.session.hooks.forward(live.model, (Strange(),), {}, lambda: None)
+    live.session.hooks.now.forward(live.model, (Strange(),), {}, lambda: None)
 
     assert not progress.tape_is_whole
 

@@ -255,6 +255,17 @@ def _retry(ending: ProcessEnding) -> WorkerExit | None:
     return _exit(ending, ExitCause.NONFINITE, line, sign=ExitSign.EXACT_RETRY)
 
 
+def _asks_in_vain(ending: ProcessEnding) -> WorkerExit | None:
+    note = ending.note
+    if note is None or not failure_signs.asks_in_vain(
+        note.exception or "", note.message or "", note.traceback or ""
+    ):
+        return None
+    line = f"{_raised(note)}: the script asks, and standard input has nothing (more) for it"
+    help_text = "start it at a terminal, or give it what it asks for: < FILE"
+    return _exit(ending, ExitCause.EXCEPTION, f"{line}: {help_text}", retry=False)
+
+
 def _users_mistake(ending: ProcessEnding) -> WorkerExit | None:
     note = ending.note
     if note is None or note.kind not in ("exception", "user_error"):
@@ -373,6 +384,7 @@ _RULES: tuple[Callable[[ProcessEnding], WorkerExit | None], ...] = (
     _short,
     _ladder,
     _retry,
+    _asks_in_vain,
     _users_mistake,
     _memory,
     _waited,

@@ -173,6 +173,13 @@ def is_killed_child(message: str) -> bool:
     return "killed by signal" in message
 
 
+def asks_in_vain(exception: str, message: str, traceback: str) -> bool:
+    """Returns whether `input` or `getpass` found the end of standard input."""
+    return exception == "EOFError" and (
+        "EOF when reading a line" in message or "getpass" in traceback
+    )
+
+
 def is_users_mistake(exception: str, phase: str, *, has_stepped: bool) -> bool:
     """Returns whether starting again cannot help, because the script itself is wrong.
 

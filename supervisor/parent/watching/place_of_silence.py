@@ -22,7 +22,7 @@ _HEADER = re.compile(r"^(?:Current thread|Thread) 0x([0-9a-f]+).*:$")
 _FRAME = re.compile(r'^\s+File "(.*)", line (\d+) in (.*)$')
 _OURS = str(Path(__file__).parents[2]) + os.sep
 _PYTHON = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
-_READS_INPUT = os.path.join("worker", "process", "standard_input.py")
+_READS_INPUT = os.path.join("worker", "process", "patches_input.py")
 _LOOPS = (
     *(ast.For, ast.AsyncFor, ast.While),
     *(ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp),

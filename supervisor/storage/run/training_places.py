@@ -62,10 +62,12 @@ class PlaceRecorder:
     def note(self, *, loads: bool = False) -> None:
         """Called in the training's thread, from a forward or a batch."""
         key: list[tuple[CodeType, int]] = []
+        passed_over = self._passed_over
         frame: FrameType | None = sys._getframe(1)
         while frame is not None and len(key) < _TOLD_APART_BY:
-            if not self._is_passed_over(frame.f_code):
-                key.append((frame.f_code, frame.f_lasti))
+            code = frame.f_code
+            if not (passed_over[code] if code in passed_over else self._is_passed_over(code)):
+                key.append((code, frame.f_lasti))
             frame = frame.f_back
         known = tuple(key)
         if known not in self._known and len(self._known) < MOST:
@@ -88,9 +90,7 @@ class PlaceRecorder:
                 file.write(line + "\n")
 
     def _is_passed_over(self, code: CodeType) -> bool:
-        found = self._passed_over.get(code)
-        if found is None:
-            found = self._passed_over[code] = code.co_filename.startswith(self._others)
+        found = self._passed_over[code] = code.co_filename.startswith(self._others)
         return found
 
 

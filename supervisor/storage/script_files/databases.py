@@ -23,6 +23,8 @@ SQLITE = ("", "-journal", "-wal", "-shm")
 """What the names of one SQLite database end with; the last one is memory that its users share."""
 DBM = ("", ".db", ".dat", ".dir", ".bak", ".pag")
 """The same for what `dbm` and `shelve` make."""
+LMDB, LMDB_FOLDER = ("", "-lock"), ("/data.mdb", "/lock.mdb")
+"""The same for LMDB: as a file, and as a folder."""
 _SHARED_MEMORY = "-shm"
 
 

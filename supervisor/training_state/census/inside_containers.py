@@ -187,6 +187,10 @@ between, only tensors and arrays count (`long_containers`)."""
 _FIRST, _LAST = 100, 400
 _ADDRESS = 1 << 40
 """Whole numbers beyond are taken for addresses where they are keys: they differ in each process."""
+_SHORTEST = 14
+_ADDRESS_WITHIN = re.compile(r"(?<!\d)(?:9[3-9]\d{12}|1[0-4]\d{13})(?!\d)")
+"""The same within texts: libraries name what has no name of its own by its `id`. A program's memory
+begins at 0x55 << 40, that of its libraries at 0x7f << 40."""
 
 
 def of_sequence(path: str, value: Any) -> Iterator[Place]:
@@ -253,6 +257,8 @@ def key_name(key: Any, number: int) -> str:
     kind = type(key)
     if kind is int:
         return str(key) if -_ADDRESS < key < _ADDRESS else f"#{number}"
+    if kind is str and len(key) >= _SHORTEST and _ADDRESS_WITHIN.search(key):
+        return f"#{number}"
     if kind in SCALARS or (kind is tuple and SCALARS.issuperset(map(type, key))):
         return repr(key)
     return f"{kind.__name__} #{number}"

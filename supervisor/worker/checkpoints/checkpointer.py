@@ -65,6 +65,7 @@ class Checkpointer:
         self._interval = interval or SaveInterval(settings, time.monotonic())
         self._written_in_s = 0.0
         self._buffers: dict[str, Any] | None = None
+        self._size = 0  # of what they hold
         self._kept: CapturedCheckpoint | None = None
         self._jobs: queue.Queue[Callable[[], None] | None] = queue.Queue()
         self._busy = threading.Event()
@@ -197,12 +198,10 @@ class Checkpointer:
 
     def fit(self) -> None:
         """Gives its copy back if there is no room for it any more."""
-        buffers = self._buffers
-        if buffers is None or self._busy.is_set():
+        if self._buffers is None or self._busy.is_set():
             return
-        if not self._memory.allows(BUFFER, state_bytes(buffers)):
+        if not self._memory.allows(BUFFER, self._size):
             self._drop_kept()
-            del buffers
             self._give_back()
 
     def before(self, step: int) -> Snapshot | None:
@@ -256,7 +255,7 @@ class Checkpointer:
         Raises:
             CheckpointError: the disk refuses.
         """
-        size = state_bytes(captured.state)
+        self._size = size = state_bytes(captured.state)
         if not self._memory.allows(BUFFER, size):
             self._give_back()
             try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import time
@@ -135,6 +136,8 @@ class PartingCheckpoint(TimedPart):
         is_sick = health.in_trouble(self._progress.steps_done) or health.is_warning
         if is_sick or health.last_trouble_step >= kept.step - 1:
             return "the training was in trouble"
+        with contextlib.suppress(RuntimeError):  # of a device that has failed
+            probe.settle()
         if probe.loss_seen and not math.isfinite(probe.loss):
             return "the loss was not finite"
         return ""

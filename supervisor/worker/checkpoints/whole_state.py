@@ -48,6 +48,7 @@ class WholeState(Part):
 
     def save(self, point: SavePoint) -> None:
         progress, registry, held = self._progress, self._registry, point.held
+        progress.probe.settle()
         state = self._state.capture(
             held=held, include_grads=progress.grads_matter or not _is_training(point.call)
         )

@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar, cast
 
 import torch
+from torch import cuda as _cuda
 from torch.compiler import is_dynamo_compiling
 
 
 def is_capturing() -> bool:
     """Whether a CUDA graph is being captured: what is called is noted, not computed. A value read
     there, or the state of a generator, ends the capture with an error."""
-    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+    return _cuda._initialized and torch.cuda.is_current_stream_capturing()
 
 
 class InterceptionState:

@@ -17,9 +17,11 @@ import torch
 import xxhash
 from torch._C import TensorBase
 from torch.optim import Optimizer
+from torch.utils._foreach_utils import _group_tensors_by_device_and_dtype
 
 from supervisor.records import NAN, StepRecord
 from supervisor.training_state.tensors import local, memory_of
+from supervisor.worker.core.device_values import DeviceValues, is_late
 
 _GIB = float(1 << 30)
 _64_BITS = (1 << 64) - 1
@@ -34,6 +36,8 @@ class StepProbe:
         in_environment: as in the settings; None asks from time to time whether one is there.
 
     Attributes:
+        loss: of all backwards so far, without what is still to be read from a device.
+        on_device: what is to be read; `settle` does.
         grad_norm: None until a norm is known; the script's own clipping gives it for free.
         clips_at: the bound of the script's own clipping that gave it; infinity for none.
         norm_of: of how many parameters `grad_norm` is the norm.
@@ -52,12 +56,15 @@ class StepProbe:
         self.memory_gib = NAN
         self._last_time = NAN
         self._memory_time = NAN
+        self.on_device = DeviceValues()
         self.forget()
 
     def forget(self) -> None:
         """Begins the next step."""
         self.loss = 0.0
         self.loss_seen = False
+        if self.on_device.waiting:
+            self.on_device.waiting = {}
         self.grad_norm: float | None = None
         self.backward_calls = 0
         self.forward_calls = 0
@@ -69,6 +76,40 @@ class StepProbe:
         self.others_trained = False
         self.begins_training = False
         self.announced = False
+
+    def saw_loss(self, loss: torch.Tensor) -> None:
+        """A backward of it begins; it has one element."""
+        self.loss_seen = True
+        if is_late(loss):
+            self.on_device.put("loss", loss, self._add_loss, add=True)
+        else:
+            self.loss += read_number(loss)
+
+    def saw_norm(self, norm: torch.Tensor | float | None, scale: float = 1.0) -> None:
+        """The norm of the gradients as they are, multiplied by `scale`."""
+        if is_late(norm):
+            self.grad_norm = NAN  # until it is read
+            self.on_device.put("norm", norm, lambda number: self.saw_norm(number, scale))  # type: ignore[arg-type]
+            return
+        self.on_device.waiting.pop("norm", None)
+        number = read_number(norm) if isinstance(norm, torch.Tensor) else norm
+        self.grad_norm = None if number is None else number / scale
+
+    def saw_scale(self, scaler: Any) -> None:
+        """A GradScaler is in use: its scale."""
+        scale: Any = getattr(scaler, "_scale", None)
+        if is_late(scale):
+            self.on_device.put("scale", scale, lambda number: setattr(self, "loss_scale", number))
+        else:
+            self.loss_scale = float(scaler.get_scale())
+
+    def settle(self) -> None:
+        """Reads what is still on a device; waits for it."""
+        if self.on_device.waiting:
+            self.on_device.read()
+
+    def _add_loss(self, loss: float) -> None:
+        self.loss += loss
 
     def saw_forward(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         self.forward_calls += 1
@@ -153,29 +194,38 @@ read_number = TensorBase.item
 """Reads a tensor of one element, unseen by the patched `Tensor.item`; waits for its device."""
 
 
-def gradient_norm(parameters: Iterable[torch.Tensor], scale: float = 1.0) -> float | None:
-    """Global L2 norm of the gradients of `parameters`, divided by `scale`; None if there are none.
+def gradient_norm(parameters: Iterable[torch.Tensor]) -> float | None:
+    """Global L2 norm of the gradients of `parameters`, read at once; None if there are none."""
+    norm = norm_of_gradients(parameters)
+    return None if norm is None else float(norm)
+
+
+def norm_of_gradients(parameters: Iterable[torch.Tensor]) -> torch.Tensor | float | None:
+    """The same, where they are alike still on their device.
 
     Summed up in float32, in which half gradients do not overflow.
     """
-    grads = [p.grad for p in parameters if p.grad is not None]
+    grads = [g for p in parameters if (g := p.grad) is not None]
     if not grads:
         return None
     dense = [g.to_dense() if g.is_sparse else g for g in grads]
+    if {torch.Tensor}.issuperset(map(type, dense)):
+        return _norm(dense)
     kinds: dict[Any, list[torch.Tensor]] = {}
     for g in dense:
         kinds.setdefault((type(g), getattr(g, "device_mesh", None)), []).append(g)
     if len(kinds) > 1:  # some layers are spread over ranks, and not all alike
-        return math.hypot(*(_norm(alike) for alike in kinds.values())) / scale
-    return _norm(dense) / scale
+        return math.hypot(*(float(_norm(alike)) for alike in kinds.values()))
+    return _norm(dense)
 
 
-def _norm(dense: list[torch.Tensor]) -> float:
-    if len({g.device for g in dense}) > 1 or len({g.dtype for g in dense}) > 1:
+def _norm(dense: list[torch.Tensor]) -> torch.Tensor | float:
+    if len(_group_tensors_by_device_and_dtype([dense])) > 1:  # type: ignore[list-item]
         return math.sqrt(sum(float(torch.linalg.vector_norm(_real(g).float())) ** 2 for g in dense))
     kind = torch.float32 if dense[0].dtype in _HALF else None
     norms = torch._foreach_norm(dense, 2, kind)
-    return float(torch.linalg.vector_norm(torch.stack(norms).float()))
+    norm: torch.Tensor = torch.linalg.vector_norm(torch.stack(norms).float())
+    return norm
 
 
 def told_by_scaler(optimizer: Optimizer) -> tuple[float, bool]:

@@ -16,6 +16,7 @@ from torch.nn import Module
 from torch.optim import Optimizer
 
 from supervisor.worker.core.interception_state import InterceptionState
+from supervisor.worker.core.part import Sides
 
 Call: TypeAlias = Callable[[], Any]
 
@@ -91,9 +92,9 @@ class Seen(Protocol):
 
     interception: InterceptionState
     last_model: Callable[[], Module | None]
+    hooks: Sides[TrainingHooks]
+    """Whoever answers now: the replay, or the live driver."""
 
-    @property
-    def hooks(self) -> TrainingHooks: ...
     def object_found(self, kind: str, found: Any) -> None: ...
     def has_parameters(self, module: Module) -> bool: ...
     def enters_autocast(self) -> bool: ...

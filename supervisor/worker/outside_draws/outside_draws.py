@@ -213,9 +213,18 @@ class OutsideDraws:
         self._note(site, drawn)
         return drawn
 
+    def reads(self, what: str) -> None:
+        """Entropy is read in a way in which none can be given."""
+        if self.is_scripts():
+            said = line_of_script(caller())
+            self.lose(f"{said} draws from {what}, which no resume can give again")
+        else:
+            self._may_be_lost(what)
+
     def clock(self, kind: str, now: Callable[[], int], frame: FrameType) -> int:
         """Returns a reading of a clock in nanoseconds."""
-        if not self.is_scripts():
+        depth = self._depth
+        if (depth is not None and depth.depth) or not self.is_scripts():
             return now() + self._offsets.get(kind, 0)
         key = (frame.f_code, frame.f_lasti, kind)
         site = self._known.get(key) or self._site(frame, kind)

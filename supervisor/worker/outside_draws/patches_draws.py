@@ -13,6 +13,7 @@ import functools
 import gc
 import importlib
 import json
+import multiprocessing.process
 import os
 import random
 import socket
@@ -38,10 +39,20 @@ _wall, from_system = time.time_ns, os.urandom
 def watch_outside() -> None:
     """Patches for the rest of this process's life; called once, before the script begins."""
     _watch_entropy()
+    sys.addaudithook(_heard)
     _watch_clocks()
     _watch_calendar()
     _watch_datetime()
     _watch_numbers()
+
+
+_DEVICES = ("/dev/urandom", "/dev/random")
+
+
+def _heard(event: str, arguments: Any) -> None:
+    """Files are opened by Python itself and by libraries in C, all of which tell it."""
+    if event == "open" and arguments[0] in _DEVICES:
+        OUTSIDE.reads(str(arguments[0]))
 
 
 class _Module:
@@ -245,6 +256,16 @@ def _watch_numbers() -> None:
     for name in ("forkpty", "pipe", "pipe2", "openpty"):
         watch(os, name, list)
     watch(subprocess, "_fork_exec", one)
+    with contextlib.suppress(ImportError):  # what `multiprocessing` spawns by
+        watch(importlib.import_module("_posixsubprocess"), "fork_exec", one)
+    started = multiprocessing.process.BaseProcess.start
+
+    @functools.wraps(started)
+    def start(self: multiprocessing.process.BaseProcess) -> None:
+        started(self)
+        OUTSIDE.own("start", self.pid or -1)  # a process that a server forks for it
+
+    multiprocessing.process.BaseProcess.start = start  # type: ignore[method-assign]
     for name in ("getsockname", "fileno"):
         _watch_socket(name)
 

@@ -20,6 +20,7 @@ CARRIERS = frozenset(
         ),
         "supervisor.unwarned",
         "supervisor.worker.files.patches_files",
+        "supervisor.worker.process.patches_input",
         "supervisor.worker.process.patches_process",
     }
 )

@@ -252,6 +252,7 @@ class ExecutedRegions:
         parts = [] if self._asked is None else self._averaging.of(self._asked)
         for part in wrappers(parts):
             part.require_forward_param_sync = has_graph and averages_gradients(part)
+        self._asked = None  # a search drops its models
 
     def _execute(self, call: Callable[[], Any], *, sends: bool) -> Any:
         """Executes a region; the hooks that torch adds within one are not the script's."""

@@ -60,7 +60,7 @@ def _patch_forward(session: Seen) -> None:
         if not is_seen or not (self is session.last_model() or session.has_parameters(self)):
             return original(self, *args, **kwargs)
         call = functools.partial(original, self, *args, **kwargs)
-        return session.hooks.forward(self, args, kwargs, call)
+        return session.hooks.now.forward(self, args, kwargs, call)
 
     if _is_plain_call(original):
 
@@ -97,7 +97,7 @@ def _patch_functional_call(session: Seen) -> None:
         if is_dynamo_compiling() or not interception.is_ours() or is_transforming():
             return call()
         given = args if isinstance(args, tuple) else () if args is None else (args,)
-        return session.hooks.forward(module, given, kwargs or {}, call)
+        return session.hooks.now.forward(module, given, kwargs or {}, call)
 
     stateless._functional_call = functional_call  # type: ignore[assignment]
 
@@ -120,9 +120,9 @@ def _patch_backward(session: Seen) -> None:
         if interception.depth or not interception.is_ours():
             return tensor_backward(self, *args, **kwargs)  # type: ignore[no-untyped-call]
         if not args and not kwargs:
-            return session.hooks.backward(self, tensor_backward)
+            return session.hooks.now.backward(self, tensor_backward)
         call = functools.partial(_with_arguments, tensor_backward, args, kwargs)
-        return session.hooks.backward(self, call)
+        return session.hooks.now.backward(self, call)
 
     @run_plainly
     @functools.wraps(autograd_backward)
@@ -130,7 +130,7 @@ def _patch_backward(session: Seen) -> None:
         if is_dynamo_compiling() or not interception.is_ours():
             return autograd_backward(tensors, *args, **kwargs)
         tensors = _listed(tensors)
-        return session.hooks.backward(
+        return session.hooks.now.backward(
             tensors, lambda roots: autograd_backward(roots, *args, **kwargs)
         )
 
@@ -140,7 +140,7 @@ def _patch_backward(session: Seen) -> None:
         if is_dynamo_compiling() or not interception.is_ours() or is_transforming():
             return autograd_grad(outputs, inputs, *args, **kwargs)
         call = functools.partial(autograd_grad, outputs, _listed(inputs), *args, **kwargs)
-        return session.hooks.grad(call)
+        return session.hooks.now.grad(call)
 
     torch.Tensor.backward = backward  # type: ignore[method-assign]
     torch.autograd.backward = free_backward
@@ -164,8 +164,8 @@ def _patch_updates(session: Seen) -> None:
     under_way: list[Optimizer] = []
     returned: ByIdentity[Optimizer, Any] = ByIdentity()
 
-    def times_under_way(optimizer: Optimizer) -> int:
-        return sum(one is optimizer for one in under_way)
+    def is_second(optimizer: Optimizer) -> bool:
+        return len(under_way) > 1 and sum(one is optimizer for one in under_way) > 1
 
     @outside_dynamo
     def before(
@@ -173,23 +173,23 @@ def _patch_updates(session: Seen) -> None:
     ) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]] | None:
         # args[0] is the optimizer itself; inside `scaler.step` the depth is not 0.
         optimizer = args[0]
-        if not interception.active or times_under_way(optimizer) > 1 or is_capturing():
+        if not interception.active or is_second(optimizer) or is_capturing():
             return None
-        changed = session.hooks.before_update(optimizer, args[1:], kwargs)
+        changed = session.hooks.now.before_update(optimizer, args[1:], kwargs)
         if changed is not None:
             return step, (optimizer, *changed[0]), changed[1]
-        if len(args) == 1 and not kwargs and session.hooks.leaves_update_out:
+        if len(args) == 1 and not kwargs and session.hooks.now.leaves_update_out:
             return functools.partial(_without_gradients, step, returned.get(optimizer)), args, {}
         return None
 
     @outside_dynamo
     def after(optimizer: Optimizer, result: Any) -> Any:
-        if interception.active and times_under_way(optimizer) <= 1 and not is_capturing():
+        if interception.active and not is_second(optimizer) and not is_capturing():
             if interception.replaying:
                 is_tensor = isinstance(result, torch.Tensor)
                 if optimizer not in returned:
                     returned[optimizer] = result.detach() if is_tensor else result
-            return session.hooks.after_update(optimizer, result)
+            return session.hooks.now.after_update(optimizer, result)
         return result
 
     # Torch calls no hook when a step raises. It wraps each optimizer's class at its first instance.
@@ -208,7 +208,7 @@ def _patch_updates(session: Seen) -> None:
 
         @outside_dynamo
         def failed(optimizer: Optimizer, depth: int) -> None:
-            if interception.active and not times_under_way(optimizer):
+            if interception.active and not any(one is optimizer for one in under_way):
                 session.update_failed(optimizer, depth)
 
         @functools.wraps(original)
@@ -258,10 +258,10 @@ def _patch_scaler(session: Seen) -> None:
 
         setattr(scaler_class, name, method)
 
-    wrap("scale", lambda scaler, given, call: session.hooks.scale(scaler, given, call))
-    wrap("step", lambda scaler, given, call: session.hooks.scaler_step(scaler, given, call))
-    wrap("update", lambda scaler, given, call: session.hooks.scaler_call(call))
-    wrap("unscale_", lambda scaler, given, call: session.hooks.scaler_call(call))
+    wrap("scale", lambda scaler, given, call: session.hooks.now.scale(scaler, given, call))
+    wrap("step", lambda scaler, given, call: session.hooks.now.scaler_step(scaler, given, call))
+    wrap("update", lambda scaler, given, call: session.hooks.now.scaler_call(call))
+    wrap("unscale_", lambda scaler, given, call: session.hooks.now.scaler_call(call))
 
 
 def _patch_clipping(session: Seen) -> None:
@@ -279,8 +279,8 @@ def _patch_clipping(session: Seen) -> None:
             chosen = list(itertools.islice(parameters, 1 if interception.replaying else None))
         given = chosen or parameters  # torch warns of an empty generator
         if not args and not kwargs:
-            return session.hooks.clip(chosen, max_norm, functools.partial(original, given))
-        return session.hooks.clip(
+            return session.hooks.now.clip(chosen, max_norm, functools.partial(original, given))
+        return session.hooks.now.clip(
             chosen, max_norm, lambda norm: original(given, norm, *args, **kwargs)
         )
 
@@ -344,7 +344,7 @@ def _patch_graphs(session: Seen) -> None:
     @functools.wraps(original)
     def replay(self: torch.cuda.CUDAGraph) -> None:
         if interception.is_ours():
-            session.hooks.graph_replays()
+            session.hooks.now.graph_replays()
         original(self)
 
     torch.cuda.CUDAGraph.replay = replay  # type: ignore[method-assign]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import time
+import weakref
 from typing import Any
 
 import torch
@@ -16,8 +17,9 @@ from supervisor.records import StepRecord
 from supervisor.storage.steps.flight_recorder import SCALER_SKIPPED, UPDATE_SKIPPED, FlightRecorder
 from supervisor.storage.steps.tape import TapeWriter
 from supervisor.training_state.gradients import earlier_gradients
+from supervisor.worker.core.device_values import is_late
 from supervisor.worker.core.ground import Ground
-from supervisor.worker.core.step_probe import gradient_norm, has_values, read_number
+from supervisor.worker.core.step_probe import has_values, norm_of_gradients
 from supervisor.worker.probes.probes import Probes
 from supervisor.worker.step_record.input_watch import InputWatch
 from supervisor.worker.step_record.script_changes import ScriptChanges
@@ -98,6 +100,7 @@ class StepRecorder:
         self._warn = ground.warn
         self._lead_size = 0
         self._graphs_are_told = False
+        self._left: list[tuple[weakref.ref[torch.Tensor], int]] = []
 
     def graph_replays(self) -> None:
         """A CUDA graph is about to be replayed, outside of forwards, backwards and updates."""
@@ -115,12 +118,44 @@ class StepRecorder:
         progress = self._progress
         probe = progress.probe
         if not probe.backward_calls:
-            progress.grads_matter = self._has_gradients()
-        elif not math.isfinite(probe.loss) and not self._has_gradients():
-            probe.loss, probe.loss_seen = 0.0, False
+            self._begin_with_gradients()
+        elif not self._are_as_they_were():
+            probe.settle()
+            if not math.isfinite(probe.loss) and not self._has_gradients():
+                probe.loss, probe.loss_seen = 0.0, False
         probe.backward_calls += 1
         if probe.backward_calls == MANY_BACKWARDS and not progress.steps_done:
             self._warn(NO_STEP_YET, aloud=True)
+
+    def backward_ended(self) -> None:
+        """Called behind a backward while something waits on a device."""
+        left = earlier_gradients(self._registry)
+        self._left = [(weakref.ref(gradient), gradient._version) for gradient in left]
+
+    def _are_as_they_were(self) -> bool:
+        """Whether the gradients are what the backward before has left, as is known without a look
+        at their values: the script has neither cleared nor changed them."""
+        left, self._left = self._left, []
+        now = list(earlier_gradients(self._registry)) if left else []
+        return 0 < len(left) == len(now) and all(
+            one() is gradient and version == gradient._version
+            for (one, version), gradient in zip(left, now, strict=True)
+        )
+
+    def _begin_with_gradients(self) -> None:
+        """Notes whether a step begins with gradients of earlier ones; of a device's that is known
+        when it is read with the rest."""
+        progress = self._progress
+        progress.grads_matter = False
+        for gradient in earlier_gradients(self._registry):
+            if is_late(gradient) and not gradient.is_sparse:
+                there = gradient.any()
+                progress.probe.on_device.put("gradients", there, self._matter, add=True)
+            elif has_values(gradient):
+                progress.grads_matter = True
+
+    def _matter(self, count: float) -> None:
+        self._progress.grads_matter |= count > 0
 
     def _has_gradients(self) -> bool:
         return any(map(has_values, earlier_gradients(self._registry)))
@@ -129,7 +164,7 @@ class StepRecorder:
         """The script's own clipping gives the gradient norm for free, if it is that of the lead."""
         size, probe = len(parameters), self._progress.probe
         if size == self._lead_size or not self._lead_size:
-            probe.grad_norm = read_number(norm)
+            probe.saw_norm(norm)
             probe.norm_of = size
             probe.clips_at = float(max_norm)
             if self._watch.needs_norms:
@@ -147,10 +182,14 @@ class StepRecorder:
         progress = self._progress
         probe, step = progress.probe, progress.steps_done
         parameters = self._see_gradients(lead, scale)
+        if self.scaler is not None and self.scaler.is_enabled():
+            if scale == 1.0:
+                probe.saw_scale(self.scaler)
+            else:
+                probe.loss_scale = scale
+        probe.settle()
         if scaler_skipped:
             probe.grad_norm = float("inf")
-        if self.scaler is not None and self.scaler.is_enabled():
-            probe.loss_scale = scale if scale != 1.0 else float(self.scaler.get_scale())
         if self._probes.is_on:
             looked = self._probes.before_update(step, lead, parameters, probe.grad_norm)
             probe.observed = {**looked, **probe.observed}
@@ -208,7 +247,7 @@ class StepRecorder:
         self._lead_size = len(parameters)
         if probe.grad_norm is None or probe.norm_of != self._lead_size:
             # As it is after any clipping.
-            probe.grad_norm = gradient_norm(parameters, scale)
+            probe.saw_norm(norm_of_gradients(parameters), scale)
             probe.clips_at = math.inf
             probe.norm_of = self._lead_size
         return parameters

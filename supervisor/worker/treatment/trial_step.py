@@ -200,6 +200,7 @@ class OlderWeights(Part):
             if step == self._step and step in self._recorded:
                 probe.observed = {**probe.observed, **_trial_in(self._recorded.pop(step))}
             elif step == self._step and self._losses and math.isfinite(self._loss):
+                probe.settle()
                 seen = {TRIAL_OF: float(self._of), TRIAL_LOSS: self._loss}
                 seen |= {TRIAL_LOW: self._low, TRIAL_HIGH: probe.loss}
                 probe.observed = {**probe.observed, **seen}

@@ -58,6 +58,13 @@ CASES = {
             returncode=1, note=ExitNote(kind="exception", exception="ValueError"), asked_by=15),
         "interrupted", False,
     ),
+    "the script asks and nobody answers": (
+        raised("EOFError", "EOF when reading a line", "before_first_step", False),
+        "exception", False),
+    "it asks for a password": (
+        noted("exception", 1, exception="EOFError", traceback="key = getpass.getpass()"),
+        "exception", False),
+    "a pipe that has ended": (raised("EOFError", "", "before_first_step"), "exception", True),
     "a signal to itself": (
         ProcessEnding(returncode=-9, note=ExitNote(kind="own_signal", code=9)), "killed", True),
     "exit 0 without marker": (ProcessEnding(returncode=0), "exception", True),

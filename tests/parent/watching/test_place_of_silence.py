@@ -6,6 +6,7 @@ import pytest
 
 from supervisor.parent.watching.place_of_silence import Standing, find_place, last_dump, waits_in
 from supervisor.storage.run.training_places import TrainingPlace
+from supervisor.worker.process import patches_input
 
 SOURCE = """\
 def step(batch):
@@ -89,3 +90,12 @@ def test_of_several_dumps_the_last_one_counts(file: str) -> None:
 
     assert threads == [(MAIN, [(file, 15, "f")])]
     assert waits_in(threads) == f"f ({file}:15)"
+
+
+def test_the_patch_that_reads_a_persons_answer_is_known_as_input(file: str) -> None:
+    read = str(Path(patches_input.__file__))
+    known = [TrainingPlace(MAIN, ((file, 3), (file, 8), (file, 14)))]
+
+    found = find_place([(MAIN, [(read, 9, "<lambda>"), *stack(file, 8, 14)[1:]])], known)
+
+    assert found is Standing.INPUT

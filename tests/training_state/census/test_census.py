@@ -508,6 +508,22 @@ def test_an_address_of_an_object_is_no_difference() -> None:
     assert differences(take(variables()), take(variables()), NOTHING) == []
 
 
+class Names(dict[str, Any]):
+    """As SQLAlchemy calls what has no name of its own."""
+
+
+def test_a_name_made_of_an_address_is_no_difference() -> None:
+    def variables(shape: Shape, number: int) -> dict[str, Any]:
+        return {"names": Names({f"{id(shape)} width": number, "10 width": 2})}
+
+    one, other = Shape(3), Shape(3)
+    then = take(variables(one, 1))
+
+    assert differences(then, take(variables(other, 1)), NOTHING) == []
+    found = differences(then, take(variables(other, 7)), NOTHING)
+    assert [one.path for one in found] == ["main.names[#0]"]
+
+
 def test_values_by_the_address_of_an_object_are_compared() -> None:
     shape, other = Shape(3), Shape(3)
     then, now = take({"s": shape, "n": {id(shape): 1}}), take({"s": other, "n": {id(other): 2}})

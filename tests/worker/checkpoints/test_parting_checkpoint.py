@@ -137,7 +137,7 @@ def test_weights_that_are_not_finite_are_not_saved(tmp_path: Path, start: Start)
     with torch.no_grad():
         live.model.weight[0, 0] = float("inf")  # in no loss yet
     batch = torch.zeros(8, 4)
-    live.session.hooks.forward(live.model, (batch,), {}, lambda: live.model(batch))
+    live.session.hooks.now.forward(live.model, (batch,), {}, lambda: live.model(batch))
 
     fails(live)
 

@@ -151,6 +151,35 @@ os.waitpid(child, 0)
     assert second["reasons"] == [first["meta"]["lost"]]
 
 
+@pytest.mark.parametrize("reads", ["open('/dev/urandom', 'rb').read(4)", "os.open(path, 0)"])
+def test_entropy_read_as_a_file_is_told(tmp_path: Path, reads: str) -> None:
+    script = f"path = '/dev/urandom'\nexec(compile({reads!r}, 'train.py', 'exec'))"
+
+    first, second = _twice(tmp_path, script)
+
+    assert first["meta"]["lost"].startswith("train.py:1 draws from /dev/urandom, which no resume")
+    assert second["reasons"] == [first["meta"]["lost"]]
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_the_number_of_a_process_is_no_value_of_the_script(tmp_path: Path, method: str) -> None:
+    script = f"""
+import multiprocessing
+if meta is not None: os.waitpid(os.posix_spawn("/bin/true", ["true"], {{}}), 0)
+child = multiprocessing.get_context("{method}").Process(target=int)
+child.start()
+before.append(child.pid)
+child.join()
+after.append(sorted(OUTSIDE.numbers().values()))
+"""
+
+    first, second = _twice(tmp_path, script)
+
+    assert int(second["before"][0]) in json.loads(second["after"][0])
+    assert first["before"] != second["before"]
+    assert second["reasons"] == []
+
+
 def test_numbers_of_processes_and_descriptors_are_paired(tmp_path: Path) -> None:
     script = """
 if meta is not None: os.dup(1)  # so that numbers are others

@@ -11,9 +11,9 @@ import pytest
 
 ARRIVAL = """
 import sys
-from supervisor.worker.process.program import TorchArrival
+from supervisor.worker.core.module_arrival import ModuleArrival
 
-TorchArrival(lambda: print("arrived with", sys.modules["torch"].answer)).install()
+ModuleArrival("torch", lambda: print("arrived with", sys.modules["torch"].answer)).install()
 """
 WARM = """
 import torch

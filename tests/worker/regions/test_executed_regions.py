@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -41,6 +43,18 @@ def test_a_forward_is_executed_anew_when_the_script_has_added_a_hook() -> None:
     assert not regions.executes_forward(model)
     model.register_forward_hook(lambda module, given, output: None)
     assert regions.executes_forward(model)
+
+
+def test_a_model_that_the_script_drops_is_not_kept() -> None:
+    regions, model = ExecutedRegions(), nn.Linear(2, 1)
+    known = weakref.ref(model)
+    regions.executes_forward(model)
+    regions.run(functools.partial(model, torch.ones(1, 2)))
+    regions.forward_ended()
+
+    del model
+
+    assert known() is None
 
 
 def test_gradients_of_a_later_backward_are_thrown_away_and_its_hooks_called() -> None:

@@ -40,7 +40,8 @@ def telling(name):
 methods = {name: telling(name) for name in TrainingHooks.__abstractmethods__}
 Listener = type("Listener", (TrainingHooks,), methods)
 session = types.SimpleNamespace(
-    hooks=Listener(), interception=interception, last_model=lambda: None,
+    hooks=types.SimpleNamespace(now=Listener()), interception=interception,
+    last_model=lambda: None,
     object_found=lambda kind, found: told.append("found " + kind),
     has_parameters=lambda module: any(True for _ in nn.Module.parameters(module)),
     enters_autocast=lambda: False,
