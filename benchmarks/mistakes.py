@@ -1,10 +1,12 @@
 """Silent training mistakes: kind x told x step x place right x healthy twin silent, as JSON.
 
     python -m benchmarks.mistakes FOLDER [--json FILE]   pairs NN_*_bad.py, _ok.py, LABELS.tsv
+    python -m benchmarks.mistakes FOLDER --supervised    the same, each under `supervisor run`
     python -m benchmarks.mistakes --healthy SCRIPT...    none of them may be accused
+    python -m benchmarks.mistakes --cost                 of the first 200 steps, in pairs
 
-The scripts run one after another in this process, under torch's own hooks in place of a whole
-supervised run: a `MistakeWatch` sees the same moments in the same order.
+Without ``--supervised`` the scripts run one after another in this process, under torch's own hooks:
+a `MistakeWatch` sees the same moments in the same order.
 """
 
 from __future__ import annotations
@@ -16,205 +18,211 @@ import io
 import json
 import re
 import runpy
+import statistics
 import sys
-from collections.abc import Iterator, Sequence
+import tempfile
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
-from torch.nn import Module
-from torch.optim import Optimizer, optimizer
-from torch.optim.lr_scheduler import LRScheduler
+from torch import nn
 
-from supervisor.records import Alert, StepRecord
-from supervisor.settings import MistakeSettings
-from supervisor.training_state.registry import Registry
-from supervisor.worker.mistakes import places
-from supervisor.worker.mistakes.watch import MistakeWatch
-from supervisor.worker.script_state.user_frames import is_users
+from supervisor.analysis.trial_run import TrialScript, try_script
+from supervisor.events.step_events import AlertEvent
+from supervisor.testing.mistake_check import Done, Hooked
+
+Told = tuple[str, int, str, str]
+"""Kind, step, message and place."""
 
 
-class Hooked:
-    """One script's training, as the watch sees it."""
-
-    def __init__(self, *, ends_when_done: bool) -> None:
-        self.alerts: list[Alert] = []
-        self.errors: list[BaseException] = []
-        self.registry = Registry()
-        self.watch = MistakeWatch(
-            MistakeSettings(enabled=True),
-            self.registry,
-            world_size=1,
-            tells=True,
-            alerts=SimpleNamespace(tell=self._tell),  # type: ignore[arg-type]
-            warn=lambda *_, **__: None,  # type: ignore[arg-type]
-            barrier=lambda *_, **__: _Part(self.errors),  # type: ignore[arg-type]
-        )
-        self._ends_when_done = ends_when_done
-        self._depth = self._steps = 0
-        self._lead: Optimizer | None = None
-
-    def _tell(self, record: StepRecord, alerts: tuple[Alert, ...]) -> None:
-        self.alerts += alerts
-
-    def before(self, optimizer: Optimizer, *_: Any) -> None:
-        self._lead = self._lead or optimizer
-        self.registry.add_optimizer(optimizer)
-        self._depth += 1
-        if self.watch.is_on:
-            self.watch.before_update(optimizer)
-
-    def after(self, optimizer: Optimizer, *_: Any) -> None:
-        self._depth -= 1
-        self._steps += optimizer is self._lead
-        if self.watch.is_on:
-            is_lead = optimizer is self._lead
-            self.watch.updated(optimizer, self._steps, is_lead=is_lead, is_left_out=False)
-        elif self._ends_when_done:
-            raise _Done
-
-    @contextlib.contextmanager
-    def patched(self) -> Iterator[None]:
-        call, backward = Module.__call__, torch.Tensor.backward
-        inits = {cls: cls.__init__ for cls in (Optimizer, LRScheduler)}
-
-        def forward(module: Module, *args: Any, **kwargs: Any) -> Any:
-            if self._depth or not self.watch.is_on or next(Module.parameters(module), None) is None:
-                return call(module, *args, **kwargs)
-            self.registry.add_model(module)
-            self._depth += 1
-            self.watch.forward(module)
-            try:
-                return call(module, *args, **kwargs)
-            finally:
-                self.watch.forward_ended()
-                self._depth -= 1
-
-        def whole_backward(loss: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-            if self.watch.is_on:
-                self.watch.backward(loss)
-            self._depth += 1
-            try:
-                backward(loss, *args, **kwargs)  # type: ignore[no-untyped-call]
-            finally:
-                self._depth -= 1
-            if self.watch.is_on:
-                self.watch.backward_ended()
-
-        def watched(cls: Any, kind: str) -> Any:
-            def init(made: Any, *args: Any, **kwargs: Any) -> None:
-                inits[cls](made, *args, **kwargs)
-                self.watch.made(kind, made)
-                if kind == "optimizer":
-                    self.registry.add_optimizer(made)
-
-            return init
-
-        Module.__call__ = forward  # type: ignore[method-assign]
-        torch.Tensor.backward = whole_backward  # type: ignore[method-assign,assignment]
-        Optimizer.__init__ = watched(Optimizer, "optimizer")  # type: ignore[method-assign]
-        LRScheduler.__init__ = watched(LRScheduler, "scheduler")  # type: ignore[method-assign]
-        places.is_users = lambda path: path != __file__ and is_users(path)
-        hooks = [
-            optimizer.register_optimizer_step_pre_hook(self.before),
-            optimizer.register_optimizer_step_post_hook(self.after),
-        ]
-        try:
-            yield
-        finally:
-            places.is_users = is_users
-            for hook in hooks:
-                hook.remove()
-            Module.__call__ = call  # type: ignore[method-assign]
-            torch.Tensor.backward = backward  # type: ignore[method-assign]
-            for cls, init in inits.items():
-                cls.__init__ = init  # type: ignore[method-assign]
-
-
-class _Done(BaseException):
-    """The watch is over: the rest of the script can prove nothing more."""
-
-
-class _Part:
-    def __init__(self, errors: list[BaseException]) -> None:
-        self._errors = errors
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
-        if error is not None:
-            self._errors.append(error)
-        return True
-
-
-def alerts_of(
-    script: Path, words: Sequence[str] = (), *, ends_when_done: bool = True
-) -> list[Alert]:
-    """Runs a script until the watch is over, and returns what it was told.
+def alerts_of(script: Path, words: Sequence[str] = ()) -> list[Told]:
+    """Runs a script until the watch is over, or its own end, and returns what was told.
 
     Raises:
         Exception: what went wrong in the watch, or in the script.
     """
-    run = Hooked(ends_when_done=ends_when_done)
+    run = Hooked(ends_when_done=True)
     argv, sys.argv = sys.argv, [str(script), *words]
     try:
-        with run.patched(), contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(_Done):
+        ends = contextlib.suppress(Done, SystemExit)
+        with run.patched(), contextlib.redirect_stdout(io.StringIO()), ends:
             runpy.run_path(str(script), run_name="__main__")
     finally:
         sys.argv = argv
     if run.errors:
         raise run.errors[0]
-    return run.alerts
+    return [(one.kind, one.step, one.message, one.metadata["where"]) for one in run.alerts]
 
 
-def judge_pairs(folder: Path, only: str = "") -> list[dict[str, Any]]:
-    """One row for each bad script of `folder` that one process can run, with `only` in its name."""
+def told_in_run(script: Path, words: Sequence[str] = (), *, ranks: int = 1) -> list[Told]:
+    """The same under `supervisor run`.
+
+    Raises:
+        RuntimeError: the run failed.
+    """
+    options = ("--set", "mistakes.enabled=true", *(("--nproc-per-node", "2") * (ranks > 1)))
+    with tempfile.TemporaryDirectory() as folder:
+        found = TrialScript(words=(str(script), *words), options=options)
+        run = try_script(found, Path(folder) / "run", {}, environment={"OMP_NUM_THREADS": "1"})
+        events = [event for event in run.events(AlertEvent) if event.category == "mistake"]
+    if run.returncode:
+        raise RuntimeError(f"{script.name}: exit code {run.returncode}")
+    return [
+        (e.alert_kind or "", e.step or 0, e.message or "", str(e.metadata["where"])) for e in events
+    ]
+
+
+def judge_pairs(folder: Path, only: str = "", *, supervised: bool = False) -> list[dict[str, Any]]:
+    """One row for each bad script of `folder` with `only` in its name; in this process, of those
+    that one process can run."""
     with (folder / "LABELS.tsv").open() as file:
         labels = list(csv.DictReader(file, delimiter="\t"))
     rows = []
     for label in labels:
-        if label["label"] != "bad" or label["ranks"] != "1" or only not in label["file"]:
+        ranks = int(label["ranks"])
+        if label["label"] != "bad" or only not in label["file"] or (ranks > 1 and not supervised):
             continue
         script = folder / label["file"]
-        alerts = alerts_of(script)
-        twin = alerts_of(script.with_name(label["file"].replace("_bad", "_ok")))
+        healthy = script.with_name(label["file"].replace("_bad", "_ok"))
+        if supervised:
+            bad, twin = told_in_run(script, ranks=ranks), told_in_run(healthy, ranks=ranks)
+        else:
+            bad, twin = alerts_of(script), alerts_of(healthy)
         lines = {f"{script.name}:{line}" for line in label["line"].split(",")}
-        first = alerts[0] if alerts else None
-        where = str(first.metadata["where"]) if first else ""
+        kind, step, message, where = bad[0] if bad else ("", -1, "", "")
         rows.append(
             {
                 "script": script.name,
-                "told": [alert.kind for alert in alerts],
-                "step": first.step if first else None,
-                "in_time": first is not None and first.step <= int(label["detectable_by_step"]),
-                "named": bool(first and re.search(label["must_name"], first.message)),
+                "told": [one[0] for one in bad],
+                "step": step,
+                "in_time": bool(kind) and step <= int(label["detectable_by_step"]),
+                "named": bool(re.search(label["must_name"], message)),
                 "where": where,
                 "place_right": any(where.endswith(line) for line in lines),
-                "twin_told": [alert.kind for alert in twin],
+                "twin_told": [one[0] for one in twin],
             }
         )
+        if supervised:
+            print(json.dumps(rows[-1]), flush=True)
     return rows
+
+
+STEPS, PAIRS = 200, 5
+
+
+def cost() -> list[dict[str, Any]]:
+    """What the watch costs of the first steps of three trainings: CPU time of all of them with it
+    and without, in pairs, and the time within the watch itself."""
+    return [_cost(name, build) for name, build in TASKS.items()]
+
+
+def _cost(name: str, build: Callable[[], Callable[[], Any]]) -> dict[str, Any]:
+    shares, ratios = [], []
+    for _ in range(PAIRS):
+        plain, _ = _timed(build, is_enabled=False)
+        watched, within = _timed(build, is_enabled=True)
+        ratios.append(watched / plain - 1.0)
+        shares.append(within / watched)
+    return {
+        "training": name,
+        "steps": STEPS,
+        "step_ms": round(1e3 * plain / STEPS, 3),
+        "within_the_watch": round(statistics.median(shares), 5),
+        "longer_in_pairs": round(statistics.median(ratios), 5),
+        "of_pairs": [round(ratio, 4) for ratio in ratios],
+    }
+
+
+def _timed(build: Callable[[], Callable[[], Any]], *, is_enabled: bool) -> tuple[float, float]:
+    torch.manual_seed(0)
+    run, within = Hooked(is_enabled=is_enabled), [0.0]
+    for moment in ("forward", "forward_ended", "backward", "backward_ended", "before_update",
+                   "updated", "batch", "evaluated"):  # fmt: skip
+        _time_moment(run.watch, moment, within)
+    with run.patched():
+        step = build()
+        began = time.thread_time()
+        for _ in range(STEPS):
+            step()
+        took = time.thread_time() - began
+    if run.errors:
+        raise run.errors[0]
+    return took, within[0]
+
+
+def _time_moment(watch: Any, moment: str, within: list[float]) -> None:
+    original = getattr(watch, moment)
+
+    def timed(*args: Any, **kwargs: Any) -> Any:
+        began = time.thread_time()
+        result = original(*args, **kwargs)
+        within[0] += time.thread_time() - began
+        return result
+
+    setattr(watch, moment, timed)
+
+
+def _training(model: nn.Module, batch: Callable[[], tuple[Any, Any]]) -> Callable[[], Any]:
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
+
+    def step() -> None:
+        inputs, targets = batch()
+        loss = nn.functional.cross_entropy(model(inputs).flatten(0, -2), targets.flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    return step
+
+
+def _small() -> Callable[[], Any]:
+    model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 10))
+    return _training(model, lambda: (torch.randn(64, 32), torch.randint(10, (64,))))
+
+
+def _convolutions() -> Callable[[], Any]:
+    layers: list[nn.Module] = [nn.Conv2d(3, 32, 3, padding=1)]
+    for _ in range(4):
+        layers += [nn.Conv2d(32, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU()]
+    model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10))
+    return _training(model, lambda: (torch.randn(16, 3, 16, 16), torch.randint(10, (16,))))
+
+
+def _transformer() -> Callable[[], Any]:
+    layer = nn.TransformerEncoderLayer(128, 4, 256, batch_first=True)
+    body = nn.TransformerEncoder(layer, 4)
+    model = nn.Sequential(nn.Embedding(100, 128), body, nn.Linear(128, 100))
+    return _training(model, lambda: (torch.randint(100, (8, 32)), torch.randint(100, (8, 32))))
+
+
+TASKS = {"2 layers": _small, "10 convolutions": _convolutions, "transformer": _transformer}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("paths", nargs="+", type=Path)
+    parser.add_argument("paths", nargs="*", type=Path)
     parser.add_argument("--healthy", action="store_true")
+    parser.add_argument("--supervised", action="store_true")
+    parser.add_argument("--cost", action="store_true")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     rows: list[dict[str, Any]] = []
-    if given.healthy:
+    if given.cost:
+        rows = cost()
+    elif given.healthy:
+        look = told_in_run if given.supervised else alerts_of
         for path in given.paths:
             try:
-                rows.append({"script": str(path), "told": [a.message for a in alerts_of(path)]})
+                rows.append({"script": str(path), "told": [one[2] for one in look(path)]})
             except BaseException as error:
                 rows.append({"script": str(path), "failed": repr(error)[:200]})
             print(json.dumps(rows[-1]), flush=True)
     else:
         for path in given.paths:
-            rows += judge_pairs(path)
+            rows += judge_pairs(path, supervised=given.supervised)
+    if not given.healthy:
         for row in rows:
             print(json.dumps(row))
     if given.json:

@@ -25,6 +25,7 @@ _HOMES = {
     "batch_size": "supervisor.worker.run",
     "on_alert": "supervisor.worker.run",
     "register_detector": "supervisor.worker.run",
+    "register_mistake": "supervisor.worker.run",
     "Run": "supervisor.worker.run",
     "layer_diff": "supervisor.numerics.layer_diff",
     "analyze_tensor": "supervisor.numerics.quantization",
@@ -55,6 +56,7 @@ if TYPE_CHECKING:  # what a type checker and an editor see of the names above
         observe,
         on_alert,
         register_detector,
+        register_mistake,
         track,
     )
 
@@ -81,6 +83,7 @@ __all__ = [
     "on_alert",
     "read_steps",
     "register_detector",
+    "register_mistake",
     "track",
 ]
 

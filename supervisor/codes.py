@@ -23,7 +23,6 @@ class Cause(str, enum.Enum):
     NONFINITE = "nonfinite"
     SPIKE = "spike"
     DIVERGENCE = "divergence"
-    INSTABILITY = "instability"
     REWARD = "reward"
     """A policy's reward has fallen: treated only where a policy file names it."""
     LOSS_SCALE = "loss_scale"
@@ -109,6 +108,8 @@ class Found(str, enum.Enum):
     """How many copies of the state will be held, or that there is no room for any."""
     COPIES_HELD = "copies held"
     """From here on this process holds another number (`count`) of copies of the state in memory."""
+    REPORTS_ITSELF = "reports itself"
+    """The script tells Kubeflow Trainer of its progress, so that the supervisor does not."""
     COMPUTE_CHECK = "compute check"
     """How much was calculated twice, and what it has cost."""
 
@@ -150,6 +151,8 @@ class ExitCause(str, enum.Enum):
     INTERRUPTED = "interrupted"
     PREEMPTED = "preempted"
     USER_ERROR = "user_error"
+    MISTAKE = "mistake"
+    """A silent mistake of the script was told, and ``mistakes.stop`` is on."""
 
 
 class OutsideCause(str, enum.Enum):

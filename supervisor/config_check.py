@@ -41,6 +41,8 @@ ACTION_NAMES = (
     "stop",
 )
 CAUSE_NAMES = tuple(cause.value for cause in Cause)
+EARLIER_CAUSES = ("instability",)
+"""Of older policies: nothing is found under them any more (docs/design/rules.md)."""
 FALLBACK_NAMES = ("approximate", "start")
 EARLIER_FALLBACKS = ("first_step",)
 """Of older configs: what it did is part of each fast-forward now."""
@@ -198,7 +200,7 @@ def _mapping_problems(value: Any, item_type: Any, path: KeyPath, root: Any) -> I
         yield Problem(path=path, message=_expected("a section of names", value))
         return
     for key, item in value.items():
-        if path[-1:] == ("by_cause",) and key not in CAUSE_NAMES:
+        if path[-1:] == ("by_cause",) and key not in (*CAUSE_NAMES, *EARLIER_CAUSES):
             yield Problem(path=(*path, str(key)), message=_unknown("cause", str(key), CAUSE_NAMES))
         yield from _problems(item, item_type, (*path, str(key)), root)
 
@@ -235,7 +237,11 @@ def _scalar_problems(value: Any, kind: Any, path: KeyPath) -> Iterator[Problem]:
         elif section == "notify" and field == "security":
             if value not in SECURITIES:
                 yield Problem(path=path, message=_unknown("security", str(value), SECURITIES))
-        elif section == "rungs" and field == "causes" and value not in CAUSE_NAMES:
+        elif (
+            section == "rungs"
+            and field == "causes"
+            and (value not in (*CAUSE_NAMES, *EARLIER_CAUSES))
+        ):
             yield Problem(path=path, message=_unknown("cause", str(value), CAUSE_NAMES))
         elif (
             section == "fast_forward"

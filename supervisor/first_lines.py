@@ -13,7 +13,7 @@ from pathlib import Path
 
 from supervisor.codes import Exactness
 from supervisor.events.event import JournalEvent, of_kind
-from supervisor.events.run_events import AttemptStarted
+from supervisor.events.run_events import AttemptStarted, GaveUp, RunFinished
 from supervisor.events.state_events import CheckpointStable, Resumed
 from supervisor.events.step_events import ActionEvent, RollbackEvent
 from supervisor.shortfalls import Shortfall
@@ -45,11 +45,13 @@ def first_lines(
     Args:
         end: a state of ``run.json``, or ``supervisor_died``, or ``unknown``.
         events: of the whole journal, in the order of time.
-        run_dir: as a person would type it.
+        run_dir: named in full, so that the command is right in any folder.
         last_step: the newest that was trained; None before the first.
-        reason: why it is at its end, or what it is doing.
+        reason: what it is doing, or why it has ended; empty for what the journal says of its end.
         shortfalls: what of it cannot be relied on.
     """
+    if not reason and end != "running":
+        reason = _reason(events)
     return (
         _how_far(end, events, last_step, reason, shortfalls),
         _resumed(events),
@@ -62,7 +64,7 @@ def next_command(
     end: str, events: Sequence[JournalEvent], run_dir: Path, shortfalls: Sequence[Shortfall]
 ) -> str:
     """Returns the command that comes next, quoted for a shell."""
-    run = shlex.quote(str(run_dir))
+    run = shlex.quote(str(run_dir.absolute()))
     if end == "running":
         return f"supervisor watch {run}"
     if end == "unknown":
@@ -74,6 +76,16 @@ def next_command(
     if stable and any(one.is_bad for one in shortfalls):
         return f"supervisor resume {run} --from last-stable"
     return f"supervisor report {run}"
+
+
+def _reason(events: Sequence[JournalEvent]) -> str:
+    """Why the run has ended, as its supervisor has said last; empty if it has begun again since."""
+    for event in reversed(events):
+        if isinstance(event, (RunFinished, GaveUp)):
+            return event.reason
+        if isinstance(event, AttemptStarted):
+            break
+    return ""
 
 
 def _how_far(

@@ -21,6 +21,8 @@ STREAMS = "SUPERVISOR_STREAMS"
 """Set by the agent: local rank → where its standard output and standard error are opened."""
 KEPT = "SUPERVISOR_KEPT"
 """Set by the agent: local rank → memory of the parent's for the rank's newest states."""
+KUBEFLOW_URL = "KUBEFLOW_TRAINER_SERVER_URL"
+"""Set by Kubeflow Trainer's controller: where the progress of a TrainJob is told."""
 _GIVES_BACK = "SUPERVISOR_GIVES_BACK"
 _SALT = "PYTHONHASHSEED"
 _BEGIN = Path(__file__).with_name("begin.py")

@@ -97,7 +97,7 @@ class Alert:
         detector: name of the detector, as in the config.
         severity: see `Severity`.
         category: group for summaries: ``loss``, ``gradient``, ``precision``, ``learning_rate``,
-            ``convergence``, ``collapse``, ``reward``, ``resources``, ``data``.
+            ``convergence``, ``collapse``, ``reward``, ``resources``, ``data``, ``mistake``.
         kind: what exactly, in snake case: ``nonfinite_loss``, ``loss_spike``, ``grad_vanishing``.
         cause: which kind of trouble this is evidence for.
         message: one sentence with the figures, and what to look at.

@@ -190,7 +190,16 @@ class LimitSettings:
     million lines of a few numbers each."""
 
 
-NOTICE_EVENTS = ("treated", "restart", "hang", "gave_up", "preempted", "completed", "sick")
+NOTICE_EVENTS = (
+    "treated",
+    "restart",
+    "hang",
+    "gave_up",
+    "preempted",
+    "completed",
+    "sick",
+    "mistake",
+)
 SECURITIES = ("none", "starttls", "tls")
 
 
@@ -249,11 +258,12 @@ class LogSettings:
 
 @dataclass
 class MistakeSettings:
-    enabled: bool = False
-    """Look for silent training mistakes in the first updates (docs/mistakes.md). Off until it has
-    been shown on whole runs that no healthy one is accused or changed."""
+    enabled: bool = True
+    """Look for silent training mistakes in the first updates (docs/mistakes.md)."""
     on_purpose: list[str] = field(default_factory=list)
     """Kinds that this script means, which are not told: ``[trained_by_nothing]``."""
+    stop: bool = False
+    """End the run where one is told, with exit code 70 and a checkpoint; it can be resumed."""
 
 
 @dataclass

@@ -273,6 +273,15 @@ def test_a_key_that_this_version_has_no_more_is_left_out_and_that_is_said(tmp_pa
     assert ["huge_pages: this version has no such setting" in line for line in told] == [True]
 
 
+def test_a_cause_that_is_found_no_more_is_no_mistake(tmp_path: Path) -> None:
+    rungs = "rungs: [{actions: [cut_lr], causes: [instability]}]\n"
+    text = f"by_cause: {{instability: [cut_lr]}}\n{rungs}"
+
+    policy = load_policy(write(tmp_path, "mine.yaml", text))
+
+    assert policy.rungs[0].causes == ["instability"]
+
+
 def test_a_file_of_the_time_before_headers_may_lack_what_came_since(tmp_path: Path) -> None:
     path, told = tmp_path / "config.yaml", list[str]()
     save_resolved(load_config("llm"), path)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from supervisor.cli.options.command_parser import COMMANDS, build_parser
 from supervisor.events.event import JournalEvent
 from supervisor.events.parsing import parse_event
 from supervisor.first_lines import first_lines
@@ -19,7 +23,7 @@ def event(kind: str, attempt: int = 1, **fields: Any) -> JournalEvent:
 
 def lines(*events: JournalEvent, end: str = "completed", **more: Any) -> tuple[str, ...]:
     began = [event("attempt_started", n) for n in sorted({e.attempt or 0 for e in events} | {1})]
-    return first_lines(end, [*began, *events], Path("runs/a"), **{"last_step": 99, **more})
+    return first_lines(end, [*began, *events], Path("/runs/a"), **{"last_step": 99, **more})
 
 
 def resumed(attempt: int, step: int, how: str, reason: str) -> JournalEvent:
@@ -71,12 +75,12 @@ def test_an_observing_policy_treats_nothing() -> None:
 @pytest.mark.parametrize(
     ("end", "command"),
     [
-        ("running", "supervisor watch runs/a"),
-        ("completed", "supervisor report runs/a"),
-        ("gave_up", "supervisor resume runs/a"),
-        ("interrupted", "supervisor resume runs/a"),
-        ("supervisor_died", "supervisor resume runs/a"),
-        ("failed", "mend the script, then supervisor resume runs/a"),
+        ("running", "supervisor watch /runs/a"),
+        ("completed", "supervisor report /runs/a"),
+        ("gave_up", "supervisor resume /runs/a"),
+        ("interrupted", "supervisor resume /runs/a"),
+        ("supervisor_died", "supervisor resume /runs/a"),
+        ("failed", "mend the script, then supervisor resume /runs/a"),
         ("unknown", "supervisor run SCRIPT"),
     ],
 )
@@ -92,11 +96,78 @@ def test_a_bad_end_goes_back_to_a_stable_checkpoint_where_there_is_one() -> None
     with_one = lines(stable, shortfalls=[far])
 
     assert without[0] == "completed at step 99, but not all is well: loss far up"
-    assert without[3] == "next: supervisor report runs/a"
-    assert with_one[3] == "next: supervisor resume runs/a --from last-stable"
+    assert without[3] == "next: supervisor report /runs/a"
+    assert with_one[3] == "next: supervisor resume /runs/a --from last-stable"
 
 
 def test_a_run_before_its_first_step_says_what_it_does() -> None:
     assert lines(end="running", last_step=None, reason="starting, for 3 s")[0] == (
         "running before its first step: starting, for 3 s"
     )
+
+
+def test_why_a_run_has_ended_is_not_said_of_one_that_goes_on() -> None:
+    ended = event("run_finished", state="interrupted", reason="SIGTERM")
+
+    assert lines(ended, end="interrupted")[0] == "interrupted at step 99: SIGTERM"
+    again = [event("attempt_started"), ended, event("attempt_started", 2)]
+    for end in ("running", "supervisor_died"):
+        told = first_lines(end, again, Path("/runs/a"), last_step=99)
+        assert "SIGTERM" not in told[0]
+
+
+ENDS = ("running", "completed", "gave_up", "interrupted", "failed", "supervisor_died", "unknown")
+TEXTS = st.text(max_size=300)
+STEPS = st.none() | st.integers(0, 2**40)
+HAPPENED = st.one_of(
+    st.builds(event, st.just("attempt_started"), st.integers(1, 4)),
+    st.builds(
+        event,
+        st.just("resumed"),
+        st.integers(1, 4),
+        from_step=STEPS,
+        exactness=st.sampled_from(["exact", "approximate", None]),
+        reason=TEXTS,
+    ),
+    st.builds(
+        event,
+        st.just("action"),
+        step=STEPS,
+        name=st.sampled_from(["rollback", "cut_lr", "skip_update", "checkpoint"]),
+        outcome=st.sampled_from(["applied", "refused", "would_have", "helped", None]),
+        cost_s=st.floats() | st.none(),
+        phase=st.sampled_from(["verified", "applied"]),
+    ),
+    st.builds(event, st.just("rollback"), step=STEPS, from_step=STEPS, to_step=STEPS),
+    st.builds(event, st.just("checkpoint_stable"), step=STEPS),
+    st.builds(event, st.just("run_finished"), reason=TEXTS),
+)
+
+
+@given(
+    end=st.sampled_from(ENDS),
+    events=st.lists(HAPPENED, max_size=8),
+    step=STEPS,
+    reason=TEXTS,
+    is_bad=st.none() | st.booleans(),
+)
+def test_whatever_happened_four_lines_say_it_and_the_next_command_can_be_typed(
+    end: str, events: list[JournalEvent], step: int | None, reason: str, is_bad: bool | None
+) -> None:
+    far = [
+        Shortfall(key="k", is_bad=bad, title="far up", sentence="", advice="")
+        for bad in (() if is_bad is None else (is_bad,))
+    ]
+
+    told = first_lines(
+        end, events, Path("/my runs/a"), last_step=step, reason=reason, shortfalls=far
+    )
+
+    assert all(line and "\n" not in line and not line.endswith(".") for line in told)
+    assert told[1].startswith(("resumed", "not resumed"))
+    assert told[2].startswith(("treated", "not treated"))
+    words = shlex.split(told[3].removeprefix("next: ").removeprefix("mend the script, then "))
+    assert words[0] == "supervisor"
+    assert words[1] in COMMANDS
+    if end != "unknown":
+        assert build_parser(words[1]).parse_args(words[2:]).run == Path("/my runs/a")

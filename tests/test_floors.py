@@ -66,6 +66,7 @@ NEIGHBOURS = {
     ("prediction", "detectors"): "the robust windows are the detectors'",
     ("ladder", "detectors"): "the guard uses the detectors' robust windows",
     ("config", "storage"): "resolved files are written privately",
+    ("testing", "worker"): "a kind of mistake is checked by those that watch a training",
     ("training_state", "storage"): "state is written into checkpoints",
 }
 """Rooms of one floor that may import each other, one way, with the reason."""

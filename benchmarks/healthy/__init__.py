@@ -35,7 +35,6 @@ NEED_A_LIVE_RUN = frozenset(
 
 STILL_TREATED = {
     "relabelled_tasks": "a gradient thousands of times the usual one: its update is left out",
-    "classes_in_turn": "other classes with inputs of the old size: rolled back, and taken back",
     "growing_returns": "a value loss that grows with the returns of a hand-written environment",
 }
 """Kind → why the default policy treats it, which is a known limit."""

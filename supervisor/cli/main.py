@@ -22,6 +22,7 @@ from supervisor.errors import SupervisorError, UsageError
 
 EXIT_USAGE = 64
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells say it
+_NO_RIGHTS = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -30,7 +31,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         _check_face()
         code = _dispatch(words)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # it is where its file was closed before we began
+            sys.stdout.flush()
         return code
     except SupervisorError as error:
         print(f"supervisor: error: {error}", file=sys.stderr)
@@ -39,12 +41,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         if sys.stderr.isatty():
             print(file=sys.stderr)  # the terminal shows ^C: begin a new line for the prompt
         return EXIT_INTERRUPTED
+    except SystemExit as end:
+        if isinstance(end.__context__, BrokenPipeError):  # so rich ends at a closed pipe
+            return 0
+        raise
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG and error.filename is not None:
             name = str(error.filename)
             print(
                 f"supervisor: error: {name[:60]}...: the name is too long for this file system: "
                 "give a shorter one",
+                file=sys.stderr,
+            )
+            return EXIT_USAGE
+        if error.errno in _NO_RIGHTS and error.filename is not None:
+            print(
+                f"supervisor: error: {error.filename}: {error.strerror}: give a path that you may "
+                "use, or ask its owner",
                 file=sys.stderr,
             )
             return EXIT_USAGE

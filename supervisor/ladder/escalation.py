@@ -150,6 +150,8 @@ class EscalationLadder:
 
     def settle(self, result: ActionResult) -> None:
         """Takes in what an action did. One that did not apply leaves the way free for the next."""
+        if result.name == TRIAL_STEP:
+            self.trials.is_pending = False
         if result.applied:
             self.trials.is_next |= result.name == TRIAL_STEP
             if result.to_step >= 0:
@@ -191,12 +193,13 @@ class EscalationLadder:
         decision = self._start_anew(record, alerts, risk)
         if decision is not None:
             return decision
-        is_ruin = verdict is GuardVerdict.ROLLBACK or self._guard.shows_ruin(risk)
-        if verdict is not GuardVerdict.SKIP and self._wants_trial(record, risk, is_ruin=is_ruin):
+        is_ruin = verdict is not None or self._guard.shows_ruin(risk)
+        is_batch = verdict is GuardVerdict.SKIP and not self.trials.has_left
+        if not is_batch and self._wants_trial(record, risk, is_ruin=is_ruin):
             return self._try(record, guarded, is_ruin=is_ruin)
         if verdict is not None:
             return self._guarded(record, guarded, verdict)
-        if self.waits_for_evaluation:
+        if self._waits:
             return None
         if self.trials.takes_over and risk.alarm:
             self.trials.takes_over = False
@@ -206,6 +209,11 @@ class EscalationLadder:
         decision = self._going_back.hold_rate(record, risk)
         decision = decision or self._choice.choose(record, risk, advice)
         return decision or self._step_down(record, risk)
+
+    @property
+    def _waits(self) -> bool:
+        """An experiment is about to show whether the weights are to blame."""
+        return self.waits_for_evaluation or self.trials.is_pending
 
     def _wants_trial(self, record: StepRecord, risk: CrashRisk, *, is_ruin: bool) -> bool:
         """Whether a loss that has left its level to stay is looked into by an experiment, before
@@ -231,7 +239,7 @@ class EscalationLadder:
         return self._decisions.treat(record, risk, (TRIAL_STEP,), GUARD_RUNG)
 
     def _guarded(self, record: StepRecord, risk: CrashRisk, verdict: GuardVerdict) -> Decision:
-        if verdict is GuardVerdict.SKIP or self.waits_for_evaluation:
+        if verdict is GuardVerdict.SKIP or self._waits:
             return self._decisions.treat(record, risk, ("skip_update",), GUARD_RUNG)
         onset = self._guard.onset_step
         if onset >= 0 and (risk.onset_step < 0 or onset < risk.onset_step):

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from supervisor.detectors.statistics.robust_window import RobustWindow
-from supervisor.records import Cause, CrashRisk, StepRecord
+from supervisor.records import CrashRisk, StepRecord
 from supervisor.risk_lines import RiskLines
 from supervisor.settings import PolicySettings
 
@@ -26,10 +26,6 @@ SKIPS_OF_A_BATCH = 2
 """Updates that are left out for one cause within `SKIP_WINDOW` and count as helped. The third is
 evidence that the batches are not to blame (the worker has the state checked then)."""
 SKIP_WINDOW = 100
-
-LASTING = 10
-"""Times `healthy_steps` that what was done against instability stays: it is calm between two
-excursions, too."""
 
 LOSS_TOLERANCE = 1.1
 """The loss counts as back when its recent median is within this ratio of that before the trouble,
@@ -150,8 +146,6 @@ class Treatments:
         undone = self._undone_at.get(name)
         if undone is not None and self._tick - undone <= self.policy.verify_steps:
             self._patience[name] = 2 * self._patience.get(name, 1)
-        if cause == Cause.INSTABILITY.value:
-            self._patience[name] = max(LASTING, self._patience.get(name, 1))
         self.active.append(name)
         self._begun.append(self._tick)
         self._calm = 0

@@ -30,12 +30,15 @@ LOSSES, FEWEST = 32, 10
 AFTER = 4
 """So many in a row are, if the median of the first and of the last of them lies a leap above the
 usual one: two may be odd batches, and an alarm takes two."""
+LAST = 8
+"""Or so many are by their median, among odd ones that are not: then the mean of 20 tells, as an
+alarm."""
 FORGET = 40
 """Steps after which a higher level is the usual one, as in the predictor (docs/prediction.md)."""
 MOST = 2
-"""Trials of one leap."""
+"""Trials in `REST` steps that decide nothing."""
 REST = 100
-"""Steps without another one after a trial that could not be made."""
+"""Steps without another one after these, or after one that could not be made."""
 WAITS = 32
 """Steps for which an answer may be out, because calm ones are judged together."""
 LEVELS = 10
@@ -95,6 +98,7 @@ class TrialSteps:
 
     Attributes:
         is_asked: a step to come is to be a trial. `is_next`: all is ready for it.
+        is_pending: a boundary is waited for. Steps that were computed before it are no trials.
         onset: the step at which the loss left its level.
         takes_over: no trial has decided a loss beyond all that untrained weights gave: what would
             have been done without one is due.
@@ -111,7 +115,8 @@ class TrialSteps:
         self._above: list[float] = []
         self._tries = 0
         self.onset = -1
-        self.is_asked = self.is_next = self.takes_over = self._is_ruin = False
+        self.is_asked = self.is_next = self.is_pending = False
+        self.takes_over = self._is_ruin = False
         self._waited = 0
 
     @property
@@ -123,8 +128,11 @@ class TrialSteps:
         """Takes in a step; what a trial has said is known by then."""
         if self.is_asked:
             self._waited += 1
-            if self.is_next or self._is_ruin or self._waited > WAITS:
+            is_due = (self.is_next or self._is_ruin) and not self.is_pending
+            if is_due or self._waited > WAITS:
                 self.could_not_be_made()
+        if record.step >= self._rests_until + REST:
+            self._tries = 0
         loss = record.loss
         if not (record.loss_seen and math.isfinite(loss)):
             return
@@ -137,14 +145,21 @@ class TrialSteps:
             self._usual.clear()
         self._usual += [*self._above, loss]
         self._above.clear()
-        self._tries, self._is_ruin = 0, False
+        self._is_ruin = False
         self._line = max(self._usual) if len(self._usual) >= FEWEST else math.inf
+
+    @property
+    def has_left(self) -> bool:
+        """Whether the loss was above its level before the present step, too."""
+        return len(self._above) > 1
 
     def _has_left_its_level(self) -> bool:
         """In a leap, and stays there: a penalty that is raised little by little climbs."""
-        above, usual = self._above, self._usual
-        ends = (above[:AFTER], above[-AFTER:])
-        return len(above) >= AFTER and all(is_leap(median(end), median(usual)) for end in ends)
+        above, usual = self._above, [*self._usual]
+        if above:
+            ends = (above[:AFTER], above[-AFTER:])
+            return len(above) >= AFTER and all(is_leap(median(end), median(usual)) for end in ends)
+        return len(usual) == LOSSES and is_leap(median(usual[-LAST:]), median(usual[:-LAST]))
 
     def wants(self, record: StepRecord, risk: CrashRisk, *, is_ruin: bool) -> bool:
         """Whether the next step had better be a trial.
@@ -169,16 +184,15 @@ class TrialSteps:
 
     def could_not_be_made(self) -> None:
         """What was asked for was refused, or no loss came of it."""
-        self.is_asked = self.is_next = False
+        self.is_asked = self.is_next = self.is_pending = False
         self._rests_until += REST
         self.takes_over = self._is_ruin
 
     def answered(self, answer: TrialAnswer) -> bool:
         """Takes in what a trial has said; returns whether it was asked for."""
         was_asked, self.is_asked, self.is_next = self.is_asked, False, False
-        self._tries += 1
-        if answer is TrialAnswer.OPEN:
-            self.takes_over = self._is_ruin and self._tries >= MOST
+        self._tries = self._tries + 1 if answer is TrialAnswer.OPEN else 0
+        self.takes_over = self._is_ruin and self._tries >= MOST
         return was_asked
 
     def state_dict(self) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import dis
 import hashlib
 import html
 import inspect
+import io
 import json
 import os
 import signal
@@ -216,9 +217,11 @@ def launch_text(
     config: str = "default",
     settings: Sequence[str] = (),
     run_dir: str | os.PathLike[str] | None = None,
+    begins: Callable[[Path], object] = lambda _: None,
 ) -> LaunchedRun:
-    """Runs a script given as text; else as `launch`."""
+    """Runs a script given as text; else as `launch`. `begins` is told the run directory."""
     directory = new_run_directory(name) if run_dir is None else Path(run_dir)
+    begins(directory)
     script = _written(text, name, directory.parent)
     line = [sys.executable, "-m", "supervisor.cli.main", "run", "--run-dir", str(directory)]
     line += ["--policy", policy, "--config", config]
@@ -254,15 +257,15 @@ def _passed_through(line: Sequence[str]) -> tuple[int, str]:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
         start_new_session=True,  # the stop button reaches it through us alone
     ) as process:
         if process.stdout is None:
             raise SupervisorError("no output of `supervisor run`: report this")
+        # A progress bar goes back to the line's beginning: it is passed on as it is.
+        lines = io.TextIOWrapper(process.stdout, errors="replace", newline="")
         while True:
             try:
-                for shown in process.stdout:
+                for shown in lines:
                     print(shown, end="", flush=True)
                     last = shown.strip() or last
                 return process.wait(), last

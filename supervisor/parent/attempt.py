@@ -65,8 +65,11 @@ MEETS_WITHIN_S = 600.0
 _LAST_OUTPUT = 16384
 """Bytes: NCCL's watchdog writes stacks of C++ behind what it has found."""
 _SLOW_LOOK_S = 1.0
-_TELL_EVERY_S = 15.0
-"""Of a fast-forward; shorter ones are over before a person asks."""
+_TELL_AFTER_S, _TELL_EVERY_S = 2.0, 15.0
+"""Of a fast-forward, and of ranks that others wait for; shorter waits nobody asks about."""
+
+_NAMED = 8
+"""Most ranks that a line names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +127,7 @@ class Attempt:
         self._lead = self._watches[0]
         self._target = target
         self._began = time.time()
-        self._told_s = time.monotonic()
+        self._tell_at_s = time.monotonic() + _TELL_AFTER_S
         self._feed = GroupFeed(self._watches)
         self._memory = ""
         self._broken_since_s: float | None = None
@@ -254,7 +257,7 @@ class Attempt:
             self._guarded("losses", lambda: self._s.run_log.look_at_losses(self._feed.last_step))
             self._guarded("handover", self._heed_refusals)
             self._guarded("memory", lambda: self._sample(process, watchdog))
-            self._guarded("fast-forward", lambda: self._tell_replay(now_s))
+            self._guarded("fast-forward", lambda: self._tell_wait(now_s))
             self._guarded("preemption", self._heed_notice)
             self._guarded("note", self._tell_executed)
             self._guarded("standard input", lambda: self._look_at_input(process))
@@ -331,18 +334,23 @@ class Attempt:
                 f"torchfrtrace --prefix {prefix.name} {prefix.parent}"
             )
 
-    def _tell_replay(self, now_s: float) -> None:
-        """A line at the terminal every `_TELL_EVERY_S` while a fast-forward is under way."""
-        if (
-            self._target is None
-            or self._feed.last_step is not None
-            or now_s - self._told_s < _TELL_EVERY_S
-        ):
+    def _tell_wait(self, now_s: float) -> None:
+        """A line at the terminal from time to time while no step can be seen yet."""
+        if self._feed.last_step is not None or now_s < self._tell_at_s:
             return
-        self._told_s = now_s
-        done = replayed_steps(self._s.rundir.replayed(self._lead.rank), self._began)
-        if done is not None and done < self._target:
-            self._s.run_log.say(describe_replay(done, self._target, time.time() - self._began))
+        done = None
+        if self._target is not None:
+            done = replayed_steps(self._s.rundir.replayed(self._lead.rank), self._began)
+        line = ""
+        if self._target is not None and done is not None and done < self._target:
+            line = describe_replay(done, self._target, time.time() - self._began)
+        elif behind := self._feed.behind():
+            named = f"rank{'s' * (len(behind) > 1)} {', '.join(map(str, behind[:_NAMED]))}"
+            more = f" and {len(behind) - _NAMED} more" if len(behind) > _NAMED else ""
+            line = f"waiting for {named}{more}: the other ranks have made their first step"
+        if line:
+            self._tell_at_s = now_s + _TELL_EVERY_S
+            self._s.run_log.say(line)
 
     def _sample(self, process: Processes, watchdog: Watchdog) -> None:
         process.family.look()

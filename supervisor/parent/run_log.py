@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 import sys
 from collections.abc import Callable, Sequence
@@ -38,6 +39,7 @@ from supervisor.parent.restarts.restart_policy import Verdict
 from supervisor.parent.restarts.restart_receipt import RestartReceipt
 from supervisor.parent.restarts.starting_point import ExactRetries, first_made
 from supervisor.parent.run_file import RunFile, RunTakenOver
+from supervisor.parent.terminal.last_word import leave_last_word
 from supervisor.parent.terminal.outcome import EXIT_INTERRUPTED, Outcome, RunResult
 from supervisor.parent.terminal.output import OpenLine
 from supervisor.parent.terminal.summary import (
@@ -440,7 +442,7 @@ class RunLog:
         events = self._events()
         lines = closing_lines(
             outcome,
-            self._spec.run_dir,
+            self._rundir.root,
             events,
             last_step=step,
             report=report,
@@ -448,6 +450,7 @@ class RunLog:
             shortfalls=self._shortfalls(events),
         )
         self._teller.say(*lines)
+        leave_last_word(outcome, lines[0], os.environ)
         return RunResult(
             exit_code=outcome.exit_code,
             state=outcome.state,

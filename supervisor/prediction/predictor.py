@@ -10,7 +10,6 @@ from typing import Any
 from supervisor.prediction.after_restart import AfterRestart
 from supervisor.prediction.calibration import KNOTS, calibrate, subject_of, weigh
 from supervisor.prediction.climb import WINDOW, Climb, RiseFromZero
-from supervisor.prediction.excursions import Excursions
 from supervisor.prediction.first_rows import FirstRows
 from supervisor.prediction.level_drift import WINDOW as LEVEL_WINDOW
 from supervisor.prediction.level_drift import LevelDrift
@@ -32,14 +31,12 @@ CAUSES: dict[str, Cause] = {
     "loss_warning": Cause.SPIKE,
     "loss_leap": Cause.SPIKE,
     "loss_persistence": Cause.DIVERGENCE,
-    "gradient_warning": Cause.SPIKE,
     "steady_climb": Cause.DIVERGENCE,
     "departure": Cause.DIVERGENCE,
     "reward_fall": Cause.REWARD,
     "first_rows": Cause.DIVERGENCE,
     "rise_from_zero": Cause.DIVERGENCE,
     "lost_at_restart": Cause.DIVERGENCE,
-    "excursions": Cause.INSTABILITY,
 }
 
 HAZARDS: dict[str, tuple[Cause, float]] = {
@@ -52,13 +49,10 @@ HAZARDS: dict[str, tuple[Cause, float]] = {
 SLOW = {"steady_climb": WINDOW, "departure": LEVEL_WINDOW, "reward_fall": LEVEL_WINDOW}
 """Signal → steps before it at which its trouble began, at the latest."""
 
-OFF_COURSE = frozenset({"loss_leap", "loss_persistence", "departure"})
-"""Signals that make an excursion of a loss."""
-
 OF_BATCH = frozenset(
     {
         *("loss_leap", "loss_persistence", "steady_climb", "departure", "reward_fall"),
-        *("excursions", "first_rows", "rise_from_zero"),
+        *("first_rows", "rise_from_zero"),
     }
 )
 """Signals that other data give, too."""
@@ -93,9 +87,7 @@ class CrashPredictor:
 
     def reset(self) -> None:
         self._loss = Trajectory()
-        self._grad = Trajectory(floor=0.05)
         self._climb = Climb()
-        self._excursions = Excursions()
         self._drift = LevelDrift()
         self._first_rows = FirstRows()
         self._from_zero = RiseFromZero()
@@ -113,9 +105,7 @@ class CrashPredictor:
         alarm.
         """
         self._loss.forget()
-        self._grad.forget()
         self._climb.reset()
-        self._excursions.reset()
         self._drift.reset()
         self._reward.reset()
         self._first_rows.end()
@@ -140,11 +130,6 @@ class CrashPredictor:
             self._judge_reward(found, record.observed)
         else:
             self._judge_loss(found, record)
-            self._judge_gradient(found, record)
-        if not record.has_moving_objective:
-            self._excursions.update(record.loss, in_alarm=not OFF_COURSE.isdisjoint(found))
-            if self._excursions.found:
-                found["excursions"] = 0.55
         if scores and max(scores.values()) >= 1.0:
             self._judge_hazards(found, record, scores)
         return self._conclude(record, found)
@@ -225,22 +210,12 @@ class CrashPredictor:
             if self._reward.distance >= 1.0:
                 found["reward_fall"] = _slow_risk(self._reward.distance)
 
-    def _judge_gradient(self, found: dict[str, float], record: StepRecord) -> None:
-        grad = self._grad
-        if record.grad_norm_seen and math.isfinite(record.grad_norm):
-            grad.update(record.grad_norm)
-        else:
-            grad.calm()
-        if grad.z > 6 and grad.rise > math.log(3) and grad.above_tail:
-            found["gradient_warning"] = 0.32
-
     def _conclude(self, record: StepRecord, found: dict[str, float]) -> CrashRisk:
         if not found:
             self._onset = -1
             return no_risk(record.step)
         if max(found.values()) >= DISTRUST:
             self._loss.distrust()
-            self._grad.distrust()
         if self.waits:
             for name in OF_BATCH.intersection(found):
                 found[name] = min(found[name], WAITING)
@@ -269,11 +244,6 @@ class CrashPredictor:
                 f"the loss of {record.loss:.6g} is {_times(self._loss.rise)} times its recent "
                 "median"
             )
-        if main.startswith("gradient"):
-            return (
-                f"the gradient norm of {record.grad_norm:.6g} is {_times(self._grad.rise)} times "
-                "its recent median"
-            )
         if main == "steady_climb":
             return f"the loss has climbed for {WINDOW} steps, to {record.loss:.6g}"
         if main == "departure":
@@ -287,8 +257,6 @@ class CrashPredictor:
             )
         if main == "lost_at_restart":
             return self._restart.reason
-        if main == "excursions":
-            return "the loss has left its course for several steps and come back, a second time"
         if main == "reward_fall":
             return f"the mean reward of {LEVEL_WINDOW} steps has fallen from the best of the run"
         if main == "nonfinite":
@@ -302,9 +270,7 @@ class CrashPredictor:
         """JSON-able; an equal predictor goes on from it bit for bit."""
         return {
             "loss": self._loss.state_dict(),
-            "grad": self._grad.state_dict(),
             "climb": self._climb.state_dict(),
-            "excursions": self._excursions.state_dict(),
             "departure": self._drift.state_dict(),
             "reward": self._reward.state_dict(),
             "first_rows": self._first_rows.state_dict(),
@@ -319,10 +285,7 @@ class CrashPredictor:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.reset()
         self._loss.load_state_dict(state["loss"])
-        self._grad.load_state_dict(state["grad"])
         self._climb.load_state_dict(state["climb"])
-        if "excursions" in state:
-            self._excursions.load_state_dict(state["excursions"])
         self._drift.load_state_dict(state["departure"])
         self._first_rows.end()  # a state without them is of an older run
         for name, part in (

@@ -41,8 +41,8 @@ class Trajectory:
         above_start: a leap above everything that the run has seen, its untrained start included.
     """
 
-    def __init__(self, *, size: int = 50, lag: int = 3, floor: float = 0.02, tail: int = 1000):
-        self.reference = Reference(size=size, lag=lag, floor=floor)
+    def __init__(self, *, size: int = 50, lag: int = 3, tail: int = 1000):
+        self.reference = Reference(size=size, lag=lag, floor=0.02)
         self.tail = RobustWindow(tail)
         self.scale = RunScale()
         self._waiting: deque[float] = deque()

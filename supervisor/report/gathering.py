@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from supervisor.events.run_events import GaveUp, RunFinished
-from supervisor.events.step_events import AlertEvent
+from supervisor.codes import ActionOutcome
+from supervisor.events.step_events import ActionEvent, AlertEvent
 from supervisor.first_lines import first_lines
 from supervisor.masking import mask_all, mask_command, mask_secrets
 from supervisor.records import NAN
 from supervisor.report.facts.anomalies import (
+    PROVED,
     RATE_TOO_HIGH,
     build_anomalies,
     find_explosion,
@@ -26,6 +27,7 @@ from supervisor.report.facts.attempts import build_attempts, build_cost, build_r
 from supervisor.report.facts.crash_report import (
     AttemptFacts,
     CrashReport,
+    Explosion,
     Incident,
     find_mistakes,
     summarise_alerts,
@@ -43,7 +45,7 @@ from supervisor.report.incidents.next_steps import build_next_steps, build_setti
 from supervisor.report.incidents.remedies import walk
 from supervisor.report.incidents.verdict import blame, build_title, build_verdict, is_overcome
 from supervisor.shortfalls import HIGH_LOSS, Shortfall, find_shortfalls
-from supervisor.storage.journal.events import count_treatments
+from supervisor.storage.journal.events import JournalTreatments, count_treatments
 
 LATER_STEPS = 10
 MEMORY_KEYS = frozenset({"out_of_memory", "host_out_of_memory", "resources"})
@@ -93,8 +95,7 @@ def _build(run_data: RunData) -> CrashReport:
             end,
             run_data.events,
             run_data.root,
-            last_step=int(steps.step[-1]) if len(steps) else None,
-            reason=_reason(run_data),
+            last_step=int(run_data.steps.step[-1]) if len(steps) else None,
             shortfalls=shortfalls,
         ),
         root_cause=blamed.key if blamed else shortfalls[0].key if shortfalls else "none",
@@ -137,12 +138,6 @@ def _build(run_data: RunData) -> CrashReport:
         final_loss=_final_loss(run_data),
         problems=run_data.problems,
     )
-
-
-def _reason(run_data: RunData) -> str:
-    """Why the run has ended, as its supervisor has said last."""
-    said = [event.reason for event in run_data.events if isinstance(event, (RunFinished, GaveUp))]
-    return said[-1] if said else ""
 
 
 def choose_root(incidents: tuple[Incident, ...], end: str) -> Incident | None:
@@ -251,11 +246,28 @@ def _explosion(run_data: RunData, root: Incident | None) -> Any:
     found = find_explosion(rows, until=until)
     if found and found.onset_step > root.step + LATER_STEPS:  # the next one, higher than this
         found = find_explosion(rows, until=found.onset_step - 1)
-    if found and root.key == "divergence":
+    if found and (known := _known_cause(run_data, found)):
+        cause, by = known
+        found = replace(found, likely_causes=(cause,), known_by=by)
+    elif found and root.key == "divergence":
         causes = (RATE_TOO_HIGH, *found.likely_causes)
         found = replace(found, likely_causes=tuple(dict.fromkeys(causes)))
     # A climb that was over long before the incident is unrelated.
     return found if found and found.peak_step >= root.step - 5 else None
+
+
+def _known_cause(run_data: RunData, found: Explosion) -> tuple[str, str] | None:
+    """Returns what has proved to be the cause, and by what; None where the shape alone speaks."""
+    cause = str((run_data.explain or {}).get("root_cause") or "unknown")
+    if cause != "unknown":
+        return cause.replace("_", " "), "controlled replay"
+    made = JournalTreatments().pick(run_data.events)
+    since = {name for name, event in made if (event.step or 0) >= found.onset_step}
+    for event in run_data.of(ActionEvent):
+        has_helped = event.is_verdict and event.outcome is ActionOutcome.HELPED
+        if has_helped and since == {event.name} and event.name in PROVED:
+            return PROVED[event.name], f"{event.name} at step {event.applied_at}, which helped"
+    return None
 
 
 def _final_loss(run_data: RunData) -> float:

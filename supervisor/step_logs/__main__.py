@@ -46,6 +46,8 @@ class LogFollower:
                 self._log.begin_again(new.step)
             self._log.write(new.step, new.time_s, new.values, row=new.row)
             rows = new.row + 1
+        for found in self._steps.mistakes():
+            self._log.write_text(found.step or 0, f"mistake/{found.alert_kind}", found.message)
         if rows is not None:
             self._log.flush()
             write_private(self._stored, f"{rows}\n")

@@ -55,6 +55,10 @@ class MlflowLog:
         if len(self._waiting) >= AT_ONCE:
             self.flush()
 
+    def write_text(self, step: int, name: str, text: str) -> None:
+        """Becomes a tag of the run."""
+        self._client.set_tag(self._id, _NOT_ALLOWED.sub("_", name), text[:5000])
+
     def flush(self) -> None:
         """Returns when everything is in the store."""
         waiting, self._waiting = self._waiting, []

@@ -52,6 +52,8 @@ class NewSteps:
         self._last: tuple[int, int] | None = None
         self._journal_bytes = -1
         self._counts: Mapping[str, int] = {"alerts": 0, "treatments": 0}
+        self._mistakes: dict[str, AlertEvent] = {}
+        self._told: set[str] = set()
 
     def take(self, *, all_of_them: bool = False) -> Iterator[NewStep]:
         """Yields the rows that have come; those not judged yet only with `all_of_them`.
@@ -90,6 +92,12 @@ class NewSteps:
                     begins_again=again,
                 )
 
+    def mistakes(self) -> list[AlertEvent]:
+        """Silent mistakes of the script, each kind once."""
+        new = [event for kind, event in self._mistakes.items() if kind not in self._told]
+        self._told |= self._mistakes.keys()
+        return new
+
     def close(self) -> None:
         self._reader.close()
 
@@ -107,6 +115,9 @@ class NewSteps:
         if size != self._journal_bytes:
             self._journal_bytes = size
             events = read_journal(self._rundir.journal)
+            for event in of_kind(events, AlertEvent):
+                if event.category == "mistake":
+                    self._mistakes.setdefault(event.alert_kind, event)
             alerts = sum(event.times for event in of_kind(events, AlertEvent))
             treatments = sum(count_treatments(events).values())
             self._counts = {"alerts": alerts, "treatments": treatments}

@@ -24,6 +24,9 @@ class StepLog(Protocol):
     def write(self, step: int, time_s: float, values: Mapping[str, float], *, row: int) -> None:
         """Adds one step; `time_s` in unix seconds, `row` rises with every call."""
 
+    def write_text(self, step: int, name: str, text: str) -> None:
+        """Adds a text, where the other program shows texts; it may come again."""
+
     def flush(self) -> None:
         """Returns when everything that was written will outlive this process."""
 

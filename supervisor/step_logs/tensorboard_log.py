@@ -45,6 +45,19 @@ class TensorboardLog:
         summary = self._summary(value=scalars)
         self._writer.add_event(self._event(wall_time=time_s, step=step, summary=summary))
 
+    def write_text(self, step: int, name: str, text: str) -> None:
+        """Adds a text to the page TEXT."""
+        from tensorboard.compat.proto.tensor_pb2 import TensorProto
+        from tensorboard.compat.proto.types_pb2 import DT_STRING
+        from tensorboard.plugins.text import metadata
+
+        value = self._summary.Value(
+            tag=name,
+            metadata=metadata.create_summary_metadata(display_name=name, description=""),
+            tensor=TensorProto(dtype=DT_STRING, string_val=[text.encode()]),
+        )
+        self._writer.add_event(self._event(step=step, summary=self._summary(value=[value])))
+
     def flush(self) -> None:
         """Returns when everything is in the file."""
         self._writer.flush()

@@ -44,6 +44,10 @@ class WandbLog:
         """Adds one step; `time_s` in unix seconds."""
         self._run.log({"step": step, "time": time_s, **values}, step=row)
 
+    def write_text(self, step: int, name: str, text: str) -> None:
+        """Stands in the run's summary."""
+        self._run.summary[name] = text
+
     def flush(self) -> None:
         """W&B sends by itself."""
 

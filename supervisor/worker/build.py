@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 from supervisor.config import load_resolved_config
 from supervisor.events.state_events import CheckpointRejected
+from supervisor.own_process import KUBEFLOW_URL
 from supervisor.pipeline import Pipeline
 from supervisor.ranks import RankPlace
 from supervisor.records import LOADS_ALL
@@ -59,6 +61,7 @@ from supervisor.worker.loading.placeholder_tracker import PlaceholderTracker
 from supervisor.worker.mistakes.watch import MistakeWatch
 from supervisor.worker.outside_draws.outside_draws import OUTSIDE
 from supervisor.worker.probes.probes import Probes
+from supervisor.worker.process.own_reports import OwnReports
 from supervisor.worker.ranks.agreement import GroupSchedule
 from supervisor.worker.ranks.exchanges import Exchanges, FirstAverages
 from supervisor.worker.ranks.nodes_board import meeting_place
@@ -113,6 +116,7 @@ ORDER: tuple[type[Part], ...] = (
     SampleGuard,
     Probes,
     ModelScene,
+    OwnReports,
     LeaveListener,  # raises
 )
 """In which order parts are called, at each of their moments."""
@@ -344,6 +348,8 @@ class BuiltWorker(Ground):
             found.append(StateDigests(self, probe, self.training, self.held, self.census))
         if self.is_experiment:
             found.append(Experiment(self, self.ordered.fp32))
+        if KUBEFLOW_URL in os.environ:
+            found.append(OwnReports(self.journal))
         found.sort(key=lambda part: ORDER.index(type(part)))
         self.parts = Parts(found, self.schedule, self.barrier, self.journal)
 
@@ -367,6 +373,10 @@ class BuiltWorker(Ground):
             alerts=self.alerts,
             warn=self.warn,
             barrier=self.barrier,
+            has_tensor_hooks=lambda: self.interception.has_tensor_hooks,
+            idle_wrappers=self.averages.idle,
+            steps_done=lambda: self.progress.steps_done,
+            stop=self.schedule.ask_to_stop_saved,
         )
         self.live = Live(
             self,

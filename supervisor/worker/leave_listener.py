@@ -42,7 +42,7 @@ class LeaveListener(Part):
         (note, reason), self._schedule.leave = self._schedule.leave, None
         with self._judging:
             self._dispatcher.judge_waiting()
-        if step > 0 and note == "interrupted" and self._saving.is_on:
+        if step > 0 and note in ("interrupted", "mistake") and self._saving.is_on:
             with self._saving:  # whatever happens, the process ends
                 if not self._health.in_trouble(step):
                     self._checkpoints.save_now(step, reason, wait=True)

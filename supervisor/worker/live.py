@@ -153,8 +153,10 @@ class Live(TrainingHooks):
             if self._armed:
                 call = self._injector.on_forward(progress.steps_done, module, args, kwargs, call)
             if self.mistakes.is_on:
-                self.mistakes.forward(module)
+                self.mistakes.forward(module, args)
             with_graph = torch.is_grad_enabled()
+            if not with_graph and self.mistakes.sleeps:
+                self.mistakes.evaluated(module)
             nodes = 0 if with_graph else graph_nodes()
             if self._compute.step == progress.steps_done:
                 call = functools.partial(self._compute.run, FORWARD, call)

@@ -11,6 +11,7 @@ from supervisor.worker import current
 if TYPE_CHECKING:
     from supervisor.detectors.base import Detector
     from supervisor.records import Alert
+    from supervisor.worker.mistakes.mistake import Mistake
 
 T = TypeVar("T")
 
@@ -33,7 +34,8 @@ def announce(change: str = "") -> None:
     forward with the change, on every rank; again at each further change.
 
     Args:
-        change: what changes, for the journal and the report.
+        change: what changes, for the journal and the report. The name of a kind of silent mistake
+            (docs/mistakes.md) says that it is meant so, and nothing else.
     """
     if current.api is not None:
         current.api.announce(change)
@@ -85,6 +87,14 @@ def register_detector(detector: type[Detector] | Detector) -> None:
         current.api.add_detector(detector() if isinstance(detector, type) else detector)
 
 
+def register_mistake(kind: type[Mistake]) -> type[Mistake]:
+    """Looks for a kind of silent mistake of the user's own; usable as a decorator, before the first
+    update. `supervisor.testing.mistake_check.check_mistake` says whether it is fit for that."""
+    if current.api is not None:
+        current.api.register_mistake(kind)
+    return kind
+
+
 class Run:
     """The same functions on one object, for ``def train(run): ...``.
 
@@ -99,6 +109,7 @@ class Run:
     batch_size = staticmethod(batch_size)
     on_alert = staticmethod(on_alert)
     register_detector = staticmethod(register_detector)
+    register_mistake = staticmethod(register_mistake)
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory

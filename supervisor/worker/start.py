@@ -106,6 +106,7 @@ def _patch(worker: BuiltWorker) -> None:
     from supervisor.worker.corruption.patches_normalisation import watch_normalisation
     from supervisor.worker.files.patches_files import watch_files
     from supervisor.worker.gradients.patches_gradient_hooks import watch_gradient_hooks
+    from supervisor.worker.mistakes.patches_weights import watch_weights
     from supervisor.worker.outside_draws.patches_databases import watch_databases
     from supervisor.worker.random_state.patches_random import watch_random_states, watch_seeds
     from supervisor.worker.ranks.patches_collectives import (
@@ -128,6 +129,7 @@ def _patch(worker: BuiltWorker) -> None:
     watch_reads(session.interception, worker.sides.reads)
     watch_random_states(session, worker.sides.random)
     watch_seeds()
+    watch_weights(session.interception, session.mistakes)
     watch_gradient_hooks(session, worker.sides.gradients)
     watch_databases(session.interception, files.record.databases, files.record.failed)
     watch_files(session, files.sizes, files.replayed, files.record)

@@ -15,6 +15,7 @@ from supervisor.worker.core.part import Sides
 from supervisor.worker.core.step_probe import observed_numbers
 from supervisor.worker.core.training_hooks import ScriptReads
 from supervisor.worker.judging.dispatcher import AlertTeller, Dispatcher
+from supervisor.worker.mistakes.mistake import Mistake
 from supervisor.worker.worker_session import Session
 
 
@@ -53,6 +54,10 @@ class UserApi:
         """In a replay only the announcement of the step that is trained next counts: the others are
         in the windows that come with the checkpoint."""
         with self.barrier("announce"):
+            mistakes = self.session.mistakes
+            if mistakes.is_kind(str(change)):
+                mistakes.meant(str(change))
+                return
             if self.session.interception.replaying:
                 self.session.resumption.announced()
                 return
@@ -60,6 +65,11 @@ class UserApi:
             step = self.progress.steps_done
             found = StateFound(step=step, found=Found.ANNOUNCED, detail=str(change))
             self.journal.write(found)
+
+    def register_mistake(self, kind: type[Mistake]) -> None:
+        with self.barrier("mistakes"):
+            if not self.session.interception.replaying:
+                self.session.mistakes.add(kind())
 
     def track(self, name: str, value: Any) -> None:
         self.session.registry.track(name, value)

@@ -24,6 +24,7 @@ from supervisor.worker.core.progress import refuse_fsdp1
 from supervisor.worker.core.training_hooks import TrainingHooks
 from supervisor.worker.ending import Ending, Sickness
 from supervisor.worker.live import Live
+from supervisor.worker.mistakes.watch import MistakeWatch
 from supervisor.worker.process.patches_signals import script_signals
 from supervisor.worker.resumption import Resumption
 from supervisor.worker.step_record.step_recorder import ANOTHER_TRAINING
@@ -77,6 +78,10 @@ class Session:
         self.hooks = hooks
         resumption.begin()
 
+    @property
+    def mistakes(self) -> MistakeWatch:
+        return self._live.mistakes
+
     # --- what the patched functions ask ------------------------------------------------------
 
     def object_found(self, kind: str, found: Any) -> None:
@@ -84,6 +89,13 @@ class Session:
         self._live.mistakes.made(kind, found)
         with self._registering:
             getattr(self.registry, f"add_{kind}")(found)
+
+    def batch_found(self, iterator: Any, batch: Any) -> None:
+        """A data loader's iterator hands out a batch, live or in a replay."""
+        mistakes = self.mistakes
+        if mistakes.is_on and not self.interception.replaying:
+            with self.interception.region():
+                mistakes.batch(iterator, batch)
 
     def has_parameters(self, module: Module) -> bool:
         """Whether a call of `module` is a region of the training."""

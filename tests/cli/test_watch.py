@@ -5,18 +5,20 @@ from __future__ import annotations
 import io
 import struct
 import time
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from rich.console import Console
 
 from supervisor.cli.options.option_values import time_span
 from supervisor.cli.overview.run_phase import find_phase
 from supervisor.cli.watch.demo import DemoView
-from supervisor.cli.watch.panel import build_panel, chart
-from supervisor.cli.watch.read_run import RunView, own_bar, steps_left
+from supervisor.cli.watch.panel import _axis, build_panel, chart
+from supervisor.cli.watch.read_run import RunView, _carried_on, own_bar, steps_left
 from supervisor.cli.watch.view import WatchView, as_json
 from supervisor.events.event import JournalEvent
 from supervisor.settings import CheckpointSettings
@@ -206,3 +208,45 @@ def test_a_chart_is_as_high_as_it_is_asked_to_be() -> None:
 )
 def test_times_are_said_as_people_say_them(seconds: float, expected: str) -> None:
     assert time_span(seconds) == expected
+
+
+@pytest.mark.parametrize(
+    ("steps", "width", "expected"),
+    [
+        (range(1000), 65, "step       0" + " " * 31 + "500" + " " * 27 + "999"),
+        (
+            range(999_000, 1_000_000),
+            40,
+            "step       999,000" + " " * 13 + "999,500" + " " * 6 + "999,999",
+        ),
+        (range(3), 3, "step       0 2"),
+        (range(100_000, 100_003), 3, "step       100,000 … 100,002"),
+        (range(7, 8), 1, "step       7"),
+        ((), 10, ""),
+    ],
+)
+def test_curves_stand_above_their_steps(steps: Sequence[int], width: int, expected: str) -> None:
+    assert "".join(str(line) for line in _axis(steps, width)) == expected
+
+
+def test_curves_of_one_frame_have_a_column_for_the_same_steps(tmp_path: Path) -> None:
+    records = tuple(seen(step, 2.0) for step in range(1500))
+    view = RunView(make_run(tmp_path, RunState(state="completed"), records)).look()
+
+    assert (view.steps[0], view.steps[-1]) == (500, 1499)
+    assert len(view.steps) == len(view.losses) == len(view.risks)
+    assert _carried_on(np.array([np.nan, 0.5, np.nan, 0.25])) == [0.0, 0.5, 0.5, 0.25]
+    assert _carried_on(np.array([np.nan])) == []
+
+
+def test_a_narrow_screen_shows_the_whole_next_command() -> None:
+    run = "/home/somebody/experiments/a-long-name-of-a-project/runs/train-20260102-030405"
+    lines = ("completed at step 9", "not resumed", "not treated", f"next: supervisor report {run}")
+
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(build_panel(WatchView(title="a", state="completed", first_lines=lines), 80))
+
+    shown = console.export_text()
+    flat = "".join(line.strip("│ ") for line in shown.splitlines())
+    assert f"supervisor report{run}" in flat.replace("report ", "report")
+    assert all(len(line) <= 80 for line in shown.splitlines())

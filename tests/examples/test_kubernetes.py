@@ -16,7 +16,7 @@ import yaml
 
 from supervisor.cli.commands import run as run_command
 from supervisor.cli.options.command_parser import build_parser
-from supervisor.cli.options.ranks_options import ranks_of
+from supervisor.cli.options.ranks_options import ranks_of, take_operators_ranks
 
 FOLDER = Path(__file__).parents[2] / "examples" / "scheduling"
 DOCUMENTS: list[dict[str, Any]] = list(yaml.safe_load_all((FOLDER / "kubernetes.yaml").read_text()))
@@ -25,6 +25,12 @@ NODES: list[dict[str, Any]] = list(
 )
 VOLUME, PYTORCHJOB = yaml.safe_load_all((FOLDER / "pytorchjob.yaml").read_text())
 SCHEMA = yaml.safe_load(Path(__file__).with_name("pytorchjob.schema.yaml").read_text())
+SETS = [
+    list(yaml.safe_load_all((FOLDER / name).read_text()))
+    for name in ("jobset.yaml", "trainjob.yaml")
+]
+(_, JOBSET), (_, RUNTIME, TRAINJOB) = SETS
+SCHEMAS = yaml.safe_load(Path(__file__).with_name("trainer.schema.yaml").read_text())
 OPERATORS = {  # what the training operator gives to the second pod
     "PET_NNODES": "2",
     "PET_NPROC_PER_NODE": "8",
@@ -33,7 +39,7 @@ OPERATORS = {  # what the training operator gives to the second pod
     "MASTER_ADDR": "training-master-0",
     "MASTER_PORT": "23456",
 }
-TYPES = {"object": dict, "array": list, "string": str, "integer": int}
+TYPES = {"object": dict, "array": list, "string": str, "integer": int, "boolean": bool}
 POD = {
     "apiVersion": "v1",
     "kind": "Pod",
@@ -101,7 +107,7 @@ def faults(schema: Mapping[str, Any], value: Any, at: str = "") -> list[str]:
     """Where a document differs from what a custom resource's definition says."""
     if schema.get("x-kubernetes-int-or-string"):
         return [] if isinstance(value, (int, str)) else [at]
-    if not isinstance(value, TYPES[schema["type"]]):
+    if not isinstance(value, TYPES[schema["type"]]) or value not in schema.get("enum", [value]):
         return [at]
     if isinstance(value, list):
         return [fault for item in value for fault in faults(schema["items"], item, at + "[]")]
@@ -194,3 +200,76 @@ def test_a_pod_that_is_taken_away_gives_its_supervisor_time_to_save(tmp_path: Pa
         assert process.wait(30.0) == 143
 
     assert (tmp_path / "saved").exists()
+
+
+def set_of(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The JobSet's own part of a JobSet, or of a runtime that makes one."""
+    spec = document["spec"]
+    return dict(spec["template"]["spec"] if "template" in spec else spec)
+
+
+def job_of(document: Mapping[str, Any]) -> dict[str, Any]:
+    (replicated,) = set_of(document)["replicatedJobs"]
+    spec = replicated["template"]["spec"]
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "training"}, "spec": spec}
+
+
+@pytest.mark.parametrize("document", [JOBSET, RUNTIME, TRAINJOB], ids=lambda d: d["kind"])
+def test_kubeflow_and_jobset_would_take_theirs(document: dict[str, Any]) -> None:
+    outer = copy.deepcopy(document)
+    for replicated in set_of(outer).get("replicatedJobs", ()):
+        replicated["template"]["spec"]["template"] = {}  # the next test looks at the pods
+
+    assert faults(SCHEMAS[document["kind"]], outer) == []
+
+
+@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize("document", [JOBSET, RUNTIME], ids=lambda d: d["kind"])
+def test_a_cluster_would_take_their_jobs(document: dict[str, Any], release: str) -> None:
+    validator = pytest.importorskip("kubernetes_validate")
+
+    validator.validate(job_of(document), release, strict=True)
+
+
+@pytest.mark.parametrize("document", [DOCUMENTS[1], NODES[-1], JOBSET, RUNTIME])
+def test_each_exit_code_of_ours_is_treated_as_it_is_meant(document: dict[str, Any]) -> None:
+    job = document if document["kind"] == "Job" else job_of(document)
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    rules = job["spec"]["podFailurePolicy"]["rules"]
+
+    by_code = {
+        code: rule["action"]
+        for rule in rules
+        for code in rule.get("onExitCodes", {}).get("values", ())
+    }
+
+    assert by_code == {75: "Ignore", 64: "FailJob", 70: "FailJob"}
+    names = {r["onExitCodes"]["containerName"] for r in rules if "onExitCodes" in r}
+    assert names == {container["name"]}
+    if document["kind"] != "Job":  # a job that has failed by these rules is not started again
+        (rule,) = set_of(document)["failurePolicy"]["rules"]
+        assert rule["action"] == "FailJobSet"
+        assert rule["onJobFailureReasons"] == ["PodFailurePolicy"]
+
+
+def test_a_trainjob_tells_its_pods_what_our_options_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "train.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    for name, value in {
+        "PET_NNODES": "2",
+        "PET_NPROC_PER_NODE": "8",
+        "PET_NODE_RANK": "1",
+        "PET_MASTER_ADDR": "training-node-0-0.training",
+        "PET_MASTER_PORT": "29400",
+    }.items():
+        monkeypatch.setenv(name, value)
+
+    args = run_command.parse(build_parser("run"), TRAINJOB["spec"]["trainer"]["command"][2:])
+    take_operators_ranks(args)
+    launch = ranks_of(args)
+
+    assert launch is not None
+    assert (launch.nnodes, launch.nproc_per_node, launch.node_rank) == ("2", "8", 1)
+    assert (launch.master_addr, launch.master_port) == ("training-node-0-0.training", 29400)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -121,6 +122,25 @@ def test_ruin_that_no_trial_decides_is_rolled_back(way: float | None, leap: floa
     assert names.count(TRIAL_STEP) == (1 if answer is None else 2)
 
 
+def test_ruin_waits_for_the_boundary_at_which_its_trial_begins() -> None:
+    """Calm steps are judged together, so some are computed already that are judged after it."""
+    course = Course(leap=8.0).go(0, AT)
+    pipeline = course.pipeline
+    asked = [d.step for j in pipeline.update_all([record(AT + n, 8.0) for n in range(2)])
+             if (d := j.decision) and TRIAL_STEP in d.actions]  # fmt: skip
+    pipeline.ladder.trials.is_pending = True
+
+    meanwhile = [pipeline.update(record(AT + n, 8.0)).decision for n in (2, 3)]
+    pipeline.settle(ActionResult(name=TRIAL_STEP, applied=True))
+    more = {TRIAL_OF: 99.0, TRIAL_LOSS: 0.5, TRIAL_LOW: 0.5, TRIAL_HIGH: 8.0}
+    after = pipeline.update(record(AT + 4, 8.0, **more)).decision
+
+    assert asked == [AT + 1]
+    assert meanwhile == [None, None]
+    assert after is not None
+    assert "rollback" in after.actions
+
+
 def test_a_trial_that_was_refused_is_not_asked_for_again_at_once() -> None:
     course = Course().go(0, AT + 60)
 
@@ -135,6 +155,33 @@ def test_a_single_odd_batch_and_a_leap_that_comes_back_are_not_tried() -> None:
     course.go(AT + AFTER - 1, AT + 40)
 
     assert course.made == []
+
+
+@pytest.mark.parametrize(("before", "asked"), [(0.5, "skip_update"), (0.8, TRIAL_STEP)])
+def test_an_absurd_gradient_is_a_batch_only_where_the_loss_was_usual_before(
+    before: float, asked: str
+) -> None:
+    pipeline = Pipeline(RunSettings(), load_policy())
+    for step in range(AT):
+        pipeline.update(record(step, loss_at(step)))
+    pipeline.update(record(AT, before))
+
+    decision = pipeline.update(replace(record(AT + 1, 3.0), grad_norm=1e3)).decision
+
+    assert decision is not None
+    assert decision.actions == (asked,)
+
+
+def test_a_level_that_rises_among_low_losses_is_tried_once_the_mean_of_many_tells() -> None:
+    course = Course(lambda step: 0.52)
+    for step in range(AT + 40):
+        course.leap = 0.4 if step % 3 == 0 else 1.2
+        course.go(step, step + 1)
+        if course.made:
+            break
+
+    assert course.made == [(step, TRIAL_STEP)]
+    assert step > AT + AFTER
 
 
 @pytest.mark.parametrize("only_observes", [True, False])

@@ -12,6 +12,9 @@ import torch
 import supervisor
 from supervisor.errors import UsageError
 from supervisor.notebook.launch import function_script
+from supervisor.notebook.magic import cell_script, newest_step
+from supervisor.storage.run.run_state import RunState
+from tests.cli.conftest import make_run, seen
 from tests.notebook import a_module
 from tests.notebook.a_module import train
 from tests.scenarios.runs import differences
@@ -31,8 +34,15 @@ print("sum", float(weight.sum()))
 result = shell.run_cell_magic("supervise", "--run-dir run --set report.enabled=true", cell)
 print(result._repr_html_())
 print("first event:", result.events[0]["kind"])
-assert shell.run_cell_magic("supervise", "--polcy x", cell) is None
-assert shell.run_cell_magic("supervise", "--policy nosuch --run-dir other", cell) is None
+for options in ("--polcy x", "--policy nosuch --run-dir other"):
+    try:
+        shell.run_cell_magic("supervise", options, cell)
+    except Exception as error:
+        print(*error._render_traceback_())
+ended = shell.run_cell("%%supervise --run-dir fails --set restart.crash_limit=1\\n"
+    "'text'\\nfrom __future__ import annotations\\nimport beside\\n"
+    "print(open('data.txt').read(), beside.VALUE)\\nraise SystemExit(3)")
+print("success:", ended.success, type(ended.error_in_exec).__name__, ended.error_in_exec)
 """
 
 
@@ -75,6 +85,8 @@ def test_what_cannot_be_started_is_an_error_in_one_line(
 
 def test_a_cell_is_supervised_and_shown_as_a_table(tmp_path: Path) -> None:
     pytest.importorskip("IPython")
+    (tmp_path / "beside.py").write_text("VALUE = 'beside the notebook'\n")
+    (tmp_path / "data.txt").write_text("in the working directory")
 
     ended = subprocess.run(
         [sys.executable, "-c", NOTEBOOK], cwd=tmp_path, capture_output=True, text=True
@@ -87,6 +99,9 @@ def test_a_cell_is_supervised_and_shown_as_a_table(tmp_path: Path) -> None:
     assert "first event: run_started" in ended.stdout
     assert "%%supervise: --polcy: expected %%supervise [--policy NAME]" in ended.stdout
     assert "supervisor: error: no policy is called" in ended.stdout
+    assert "in the working directory beside the notebook" in ended.stdout
+    assert "success: False CellFailedError failed" in ended.stdout
+    assert "(exit code 3); next: mend the script, then supervisor resume" in ended.stdout
 
 
 PROGRAM = """
@@ -148,3 +163,41 @@ def test_a_function_of_a_module_is_imported() -> None:
     assert "from tests.notebook.a_module import train" in text
     with pytest.raises(UsageError, match="arguments of train"):
         function_script(a_module.train, {"steps": object()})
+
+
+@pytest.mark.parametrize(
+    ("cell", "place"),
+    [
+        ("import a", 0),
+        ("", 0),
+        ("from __future__ import annotations\nx = 1", 1),
+        ('"""What it does\n\nat length."""\nfrom __future__ import annotations\n\nx = 1\n', 4),
+        ("'text'", 1),
+        ("# nothing\n\nfor _ in []:\n    pass", 0),
+    ],
+)
+def test_a_cell_can_import_what_the_notebook_can(
+    cell: str, place: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    script = cell_script(cell)
+
+    added = script.splitlines()[place]
+    assert added.startswith("__import__('sys').path[:0] = ")
+    assert str(tmp_path) in added
+    compile(script, "cell", "exec")
+    rest = script.splitlines()[:place] + script.splitlines()[place + 1 :]
+    assert rest == cell.splitlines()
+
+
+def test_a_cell_that_is_no_python_is_left_as_it_is() -> None:
+    assert cell_script("import a b") == "import a b"
+
+
+def test_the_newest_step_is_shown_while_a_cell_runs(tmp_path: Path) -> None:
+    assert newest_step(tmp_path) == "no step yet"
+
+    make_run(tmp_path, RunState(state="running"), (seen(0, 2.0), seen(1200, 0.3125)))
+
+    assert newest_step(tmp_path) == "step 1,200, loss 0.3125"

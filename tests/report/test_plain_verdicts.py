@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from supervisor.report.gathering import gather
+from supervisor.report.render import render_markdown
 from supervisor.storage.files.private_files import write_json
 from tests.report import synthetic_run
 from tests.report.synthetic_run import SyntheticRun
@@ -270,3 +271,49 @@ def test_a_divergence_names_a_rate_too_high_once(tmp_path: Path) -> None:
     assert report.explosion is not None
     told = [cause for cause in report.explosion.likely_causes if "learning rate" in cause]
     assert told == [report.explosion.likely_causes[0]]
+
+
+def test_a_cause_that_is_known_is_not_guessed_from_the_shape(tmp_path: Path) -> None:
+    root = synthetic_run.gave_up(tmp_path / "run")
+    found = gather(root).explosion
+    assert found is not None
+    assert len(found.likely_causes) > 1
+
+    (root / "report").mkdir(exist_ok=True)
+    write_json(root / "report" / "explain.json", {"root_cause": "optimizer_state"})
+    explained = gather(root)
+
+    assert explained.explosion is not None
+    assert explained.explosion.likely_causes == ("optimizer state",)
+    assert "known by controlled replay" in render_markdown(explained)
+
+
+def test_a_treatment_that_helped_tells_the_cause(tmp_path: Path) -> None:
+    root = synthetic_run.gave_up(tmp_path / "run")
+    onset = gather(root).explosion.onset_step  # type: ignore[union-attr]
+    run = SyntheticRun(tmp_path / "other")
+    run.rundir.journal.write_bytes((root / "events.jsonl").read_bytes())
+    run.rundir.make(run.rundir.steps(0).parent)
+    for path in (root / "steps").iterdir():
+        (run.rundir.steps(0).parent / path.name).write_bytes(path.read_bytes())
+    run.action("fp32_fallback", onset + 1)
+    run.event(
+        "action",
+        step=onset + 60,
+        name="fp32_fallback",
+        phase="verified",
+        outcome="helped",
+        applied_at=onset + 1,
+    )
+    run.set_state("gave_up")
+
+    found = gather(run.rundir.root).explosion
+
+    assert found is not None
+    assert found.likely_causes == ("half precision was too narrow",)
+    assert found.known_by == f"fp32_fallback at step {onset + 1}, which helped"
+
+    run.action("cut_lr", onset + 1)
+    both = gather(run.rundir.root).explosion
+    assert both is not None
+    assert both.known_by == ""  # nobody knows which of them it was

@@ -115,6 +115,19 @@ PROGRAMS = {
                 F.cross_entropy(net(x), y).backward()
                 optimizer.step()
         """,
+    "a BF16 model whose FP32 masters are trained": """
+        def main(net, loader):
+            net = net.bfloat16()
+            masters = [p.detach().float().clone() for p in net.parameters()]
+            optimizer = torch.optim.AdamW(masters)
+            for x, y in loader:
+                F.cross_entropy(net(x), y).backward()
+                for master, p in zip(masters, net.parameters()):
+                    master.grad, p.grad = p.grad.float(), None
+                optimizer.step()
+                for master, p in zip(masters, net.parameters()):
+                    p.data.copy_(master)
+        """,
     "an FP16 copy that is only used": """
         def main(model, loader):
             optimizer = torch.optim.AdamW(model.parameters())

@@ -28,7 +28,13 @@ JUMP_REACH = 20
 """Steps; a rate that the training survived for longer is not the cause."""
 
 _NO_FAILURE = frozenset(
-    {ExitCause.COMPLETED, ExitCause.INTERRUPTED, ExitCause.PREEMPTED, ExitCause.USER_ERROR}
+    {
+        ExitCause.COMPLETED,
+        ExitCause.INTERRUPTED,
+        ExitCause.PREEMPTED,
+        ExitCause.USER_ERROR,
+        ExitCause.MISTAKE,
+    }
 )
 
 

@@ -28,12 +28,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
+    rundir = open_run(args.run)
+
     from supervisor.analysis.analyze.analyze import analyze
     from supervisor.cli.options.option_values import print_json
     from supervisor.cli.options.settings_options import say
 
     result = analyze(
-        open_run(args.run),
+        rundir,
         step=args.step,
         visualize=args.visualize,
         budget_s=args.budget_s,

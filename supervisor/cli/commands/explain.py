@@ -31,11 +31,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
+    rundir = open_run(args.run)
+
     from supervisor.analysis.explain.explain import explain
     from supervisor.cli.options.option_values import print_json
     from supervisor.cli.options.settings_options import say
 
-    result = explain(open_run(args.run), budget_s=args.budget_s, make_all=args.make_all, say=say)
+    result = explain(rundir, budget_s=args.budget_s, make_all=args.make_all, say=say)
     if args.json:
         print_json(result.to_dict())
     else:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from supervisor.cli.options import option_values
+from supervisor.cli.options.patience import told_if_long
 from supervisor.errors import UsageError
 
 if TYPE_CHECKING:
@@ -59,7 +60,8 @@ def execute(args: argparse.Namespace) -> int:
     target = args.output or rundir.root / _PLACES[args.to]
     write = _write_state if args.to in _OF_STATE else _write_steps
     try:
-        written = write(args, rundir, target)
+        with told_if_long(f"writing {target}"):
+            written = write(args, rundir, target)
     except OSError as error:
         raise UsageError(f"{target}: {error.strerror or error}: give another --output") from error
     print(f"{target}: {written}")

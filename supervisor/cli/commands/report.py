@@ -11,6 +11,7 @@ import argparse
 from pathlib import Path
 
 from supervisor.cli.options import option_values
+from supervisor.cli.options.patience import told_if_long
 from supervisor.errors import UsageError
 
 _ENDINGS = {".html": "html", ".htm": "html", ".md": "md", ".json": "json"}
@@ -46,6 +47,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
+    with told_if_long("writing the report"):
+        return _execute(args)
+
+
+def _execute(args: argparse.Namespace) -> int:
     from supervisor.cli.options.option_values import newest_run, open_run
     from supervisor.report.curves.plots import EVERY
     from supervisor.report.write import build_comparison, build_document, write_report

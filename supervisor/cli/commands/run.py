@@ -23,7 +23,12 @@ from typing import TYPE_CHECKING
 from supervisor.cli.options import option_values
 from supervisor.cli.options.command_parser import TRAINING_EXIT_CODES
 from supervisor.cli.options.node_seat import run_node, seat_of
-from supervisor.cli.options.ranks_options import add_ranks_options, ranks_of
+from supervisor.cli.options.ranks_options import (
+    add_ranks_options,
+    check_torchruns,
+    ranks_of,
+    take_operators_ranks,
+)
 from supervisor.cli.options.script_arguments import ScriptTarget, parse_with_script
 from supervisor.cli.options.settings_options import add_settings_options, load_settings
 from supervisor.errors import UsageError
@@ -155,6 +160,8 @@ def parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Nam
 
 
 def execute(args: argparse.Namespace) -> int:
+    check_torchruns(args, lambda line: _tell(args, line))
+    take_operators_ranks(args)
     ranks = ranks_of(args)
     _check_launcher(args)
     args.seat = seat_of(args, ranks)

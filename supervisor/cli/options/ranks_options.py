@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -13,16 +14,57 @@ from supervisor.ranks import RankLaunch
 
 _ONE_PROCESS = RankLaunch()
 _WORDS = ("auto", "gpu", "cpu")
+_SPARE_FLAGS = {
+    "--standalone": "",  # one node meets nobody: the same
+}
+_OTHERWISE = {
+    "--max-restarts": "restart.crash_limit says when a run is given up (--set)",
+    "--monitor-interval": "ranks are always watched",
+    "--start-method": "a rank is a process of its own, started anew",
+    "--role": "ranks have one role",
+    "--log-dir": "each rank's output is kept in RUN/logs",
+    "--redirects": "each rank's output is kept in RUN/logs",
+    "--tee": "each rank's output is kept in RUN/logs, and shown",
+    "--local-ranks-filter": "the output of all ranks is shown",
+    "--duplicate-stdout-filters": "the output of all ranks is shown",
+    "--duplicate-stderr-filters": "the output of all ranks is shown",
+    "--local-addr": "--rdzv-endpoint names the address",
+    "--event-log-handler": "events are in RUN/events.jsonl",
+    "--signals-to-handle": "preemption.signals names them (--set)",
+    "--shutdown-timeout": "watchdog.grace_s is the time to end (--set)",
+}
+"""Torchrun's, taken so that a launcher changes one word: what is so here, which is told."""
+_REFUSED = {
+    "--no-python": "a run is a Python script: give it, or wrap the command in one",
+    "--run-path": "give the script by its path",
+    "--logs-specs": "leave it out, each rank's output is kept in RUN/logs",
+    "--numa-binding": "leave it out, and bind with numactl before `supervisor`",
+    "--virtual-local-rank": "leave it out, and choose the device by LOCAL_RANK",
+}
+_SHORT = {"--redirects": "-r", "--tee": "-t"}
+_FLAGS = ("--no-python", "--run-path", "--virtual-local-rank")
 
 
 def add_ranks_options(parser: argparse.ArgumentParser) -> None:
     """Adds them; each has torchrun's other spelling, with underscores, too."""
     group = parser.add_argument_group("several ranks and nodes (as torchrun's)")
+    hidden = argparse.SUPPRESS
 
     def add(name: str, metavar: str, default: object, text: str) -> None:
-        other = "--" + name[2:].replace("-", "_")
         kind = type(default)
-        group.add_argument(name, other, metavar=metavar, default=default, type=kind, help=text)
+        told = os.environ.get(_variable(name))
+        group.add_argument(
+            *_spellings(name), metavar=metavar, default=told or default, type=kind, help=text
+        )
+
+    for name in _SPARE_FLAGS:
+        group.add_argument(*_spellings(name), action="store_true", help=hidden)
+    for name in _OTHERWISE:
+        names = [*_spellings(name), *filter(None, [_SHORT.get(name)])]
+        group.add_argument(*names, dest=_dest(name), default=None, help=hidden)
+    for name in _REFUSED:
+        flag: dict[str, Any] = {"action": "store_true"} if name in _FLAGS else {}
+        group.add_argument(*_spellings(name), dest=_dest(name), help=hidden, **flag)
 
     add_nproc_option(
         group, "N", "ranks on this node: a number, auto, gpu or cpu; 1 sets RANK and the like, too"
@@ -37,13 +79,41 @@ def add_ranks_options(parser: argparse.ArgumentParser) -> None:
     add("--master-port", "PORT", 0, "instead of --rdzv-endpoint")
 
 
+def _spellings(name: str) -> tuple[str, ...]:
+    other = "--" + name[2:].replace("-", "_")
+    return (name,) if other == name else (name, other)
+
+
+def _dest(name: str) -> str:
+    return name[2:].replace("-", "_")
+
+
+def _variable(name: str) -> str:
+    """The variable that torchrun takes an option from; operators of Kubeflow set some."""
+    return "PET_" + _dest(name).upper()
+
+
+def check_torchruns(args: argparse.Namespace, tell: Callable[[str], object]) -> None:
+    """Tells what options of torchrun mean here that mean something else there.
+
+    Raises:
+        UsageError: one that cannot be honoured.
+    """
+    for name, advice in _REFUSED.items():
+        if getattr(args, _dest(name), None):
+            raise UsageError(f"run: {name}: torchrun's, not supported: {advice}")
+    for name, instead in _OTHERWISE.items():
+        if getattr(args, _dest(name), None) is not None:
+            tell(f"{name}: not as with torchrun: {instead}")
+
+
 def add_node_rank(parser: argparse._ActionsContainer) -> None:
     """Adds the option that differs from node to node."""
     parser.add_argument(
         "--node-rank",
         "--node_rank",
         metavar="R",
-        default=-1,
+        default=os.environ.get(_variable("--node-rank")) or -1,
         type=int,
         help="number of this node; 0 decides (default: in the order in which nodes come)",
     )
@@ -76,6 +146,12 @@ def ranks_of(args: argparse.Namespace) -> RankLaunch | None:
 def add_nproc_option(parser: argparse._ActionsContainer, metavar: str, text: str) -> None:
     """Adds ``--nproc-per-node`` alone; None where it is not given."""
     parser.add_argument("--nproc-per-node", "--nproc_per_node", metavar=metavar, help=text)
+
+
+def take_operators_ranks(args: argparse.Namespace) -> None:
+    """Takes the number of ranks from where torchrun does, unless it was given."""
+    if args.nproc_per_node is None:
+        args.nproc_per_node = os.environ.get(_variable("--nproc-per-node")) or None
 
 
 def ranks_again(args: argparse.Namespace, begun: Mapping[str, Any]) -> RankLaunch | None:

@@ -79,6 +79,8 @@ def _split(
         word = words[index]
         if word == "--":
             return options, words[index + 1 :]
+        if word == "--module":  # so torchrun spells it, too
+            return options, ["-m", *words[index + 1 :]]
         if word == "-m" or not word.startswith("-") or word == "-":
             return options, words[index:]
         if word in takes_value and index + 1 < len(words):

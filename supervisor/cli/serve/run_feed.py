@@ -16,12 +16,14 @@ from supervisor.cli.watch.read_run import RunView
 from supervisor.cli.watch.view import WatchView
 from supervisor.config import load_resolved_policy
 from supervisor.errors import ConfigError, RunDirectoryError
-from supervisor.events.event import JournalEvent
+from supervisor.events.event import JournalEvent, of_kind
+from supervisor.events.step_events import AlertEvent
 from supervisor.masking import mask_all
 from supervisor.ranks import LEAD_RANK
 from supervisor.records import plain
 from supervisor.report.curves.curve_document import DrawnRun, curve_document
 from supervisor.report.curves.curves import read_curves
+from supervisor.report.facts.crash_report import find_mistakes
 from supervisor.report.facts.figures import integer
 from supervisor.report.facts.run_data import read_excerpts
 from supervisor.report.facts.timeline import timeline_of
@@ -89,13 +91,18 @@ class RunFeed:
         except (OSError, RunDirectoryError) as error:
             view = WatchView(title=self._rundir.root.name, state=f"cannot be read: {error}")
         log, stacks = read_excerpts(self._rundir)
-        story = timeline_of(self._events())
+        events = self._events()
+        story = timeline_of(events)
+        mistakes = find_mistakes(list(of_kind(events, AlertEvent)))
         return {
             "title": view.title,
             "state": view.state,
             "tone": _tone(view),
             "ended": view.ended,
-            "first_lines": list(view.first_lines),
+            "first_lines": [
+                *(f"Mistake in the script, step {one.step}: {one.message}" for one in mistakes),
+                *view.first_lines,
+            ],
             "attempt": view.attempt,
             "rows": self._rows(),
             "facts": {**record_cells(view), **_risk(view), **view.facts},

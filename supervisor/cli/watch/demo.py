@@ -44,6 +44,7 @@ class DemoView:
             attempt=1,
             record=record,
             risk=self._risks[-1],
+            steps=range(self._step - len(self._losses), self._step),
             losses=list(self._losses),
             risks=list(self._risks),
             events=list(self._events),

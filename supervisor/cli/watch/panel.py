@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Sequence
 from itertools import islice, pairwise
 
@@ -38,7 +39,9 @@ def build_panel(view: WatchView, width: int = WIDTH, height: int | None = None) 
     inner = max(20, width - 4)
     lines = (height or HEIGHT) - 2
     figures: list[RenderableType] = [
-        Text(text, no_wrap=True, overflow="ellipsis") for text in view.first_lines
+        line
+        for text in view.first_lines
+        for line in _wrapped(text, inner, None if text is view.first_lines[-1] else 2)
     ]
     figures += _figures(view, inner, most=max(2, lines // 3))
     figures += [Text(text, "bold yellow") for text in view.shortfalls[:1]]
@@ -85,6 +88,16 @@ def chart(
             mark = " " if part < 0 else BARS[min(part, len(BARS) - 1)]
             lines[line] += NONFINITE if level < 0 else mark
     return lines
+
+
+def _wrapped(text: str, width: int, most: int | None) -> list[Text]:
+    """Returns at most so many lines of a sentence; a command has as many as it needs."""
+    return [
+        Text(line, no_wrap=True)
+        for line in textwrap.wrap(
+            text, width, max_lines=most, placeholder=" ...", break_on_hyphens=False
+        )
+    ]
 
 
 def risk_style(risk: float, lines: RiskLines) -> str:
@@ -178,14 +191,32 @@ def _rank_row(line: RankLine) -> Text:
 def _charts(view: WatchView, width: int, lines: int) -> list[RenderableType]:
     """Returns the curves on about this many lines, three quarters for the loss."""
     risk_lines = max(1, min(TALLEST_RISK, lines // 4)) if view.risks else 0
-    loss_lines = max(1, lines - risk_lines)
+    axis = _axis(view.steps, min(width - LABEL, len(view.steps))) if lines > risk_lines + 1 else []
+    loss_lines = max(1, lines - risk_lines - len(axis))
     low, high = _span(view.losses)
     drawn = _chart("loss", view.losses, width, loss_lines, (low, high), style="")
     if view.risks:
         drawn += _chart(
             "risk", view.risks, width, risk_lines, (0.0, 1.0), risk_style(view.risk, view.lines)
         )
-    return drawn
+    return drawn + axis
+
+
+def _axis(steps: Sequence[int], width: int) -> list[RenderableType]:
+    """Returns the steps below a chart of so many columns: first, last, and middle if there is
+    room."""
+    if not steps:
+        return []
+    marks = [f"{steps[place]:,}" for place in (0, len(steps) // 2, len(steps) - 1)]
+    if sum(map(len, marks)) + 4 > width:
+        del marks[1]
+    room = width - sum(map(len, marks))
+    if len(marks) == 3:  # the middle one begins at its column, as far as its neighbours let it
+        left = min(max(1, width // 2 - len(marks[0])), room - 1)
+        text = marks[0] + " " * left + marks[1] + " " * (room - left) + marks[2]
+    else:
+        text = " … ".join(dict.fromkeys(marks)) if room < 1 else (" " * room).join(marks)
+    return [Text(f"{'step':<{LABEL}}{text}", "dim", no_wrap=True)]
 
 
 def _chart(

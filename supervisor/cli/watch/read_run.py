@@ -47,7 +47,7 @@ from supervisor.storage.files.private_files import open_private
 from supervisor.storage.journal.events import read_journal
 from supervisor.storage.run.run_state import load_run_state
 from supervisor.storage.run.rundir import RunDirectory
-from supervisor.storage.steps.flight_reader import FlightReader
+from supervisor.storage.steps.flight_reader import FlightReader, read_group_steps
 
 SHOWN = (
     *(AlertEvent, ActionEvent, ActionUndone, RollbackEvent, UpdateSkipped),
@@ -82,8 +82,9 @@ class RunView:
         state = run.state
         if not ended:
             state = find_phase(self._rundir, events, attempt=attempt, now_s=now_s)
+        whole = self._all_steps() if ended else rows
         found = find_shortfalls(
-            events, rows["step"], rows["loss"], rows["risk"], alarm=self._policy_lines().alarm
+            events, whole["step"], whole["loss"], whole["risk"], alarm=self._policy_lines().alarm
         )
         return WatchView(
             title=self._rundir.root.name,
@@ -91,8 +92,9 @@ class RunView:
             attempt=max(attempt, run.attempts),
             record=record,
             risk=float(judged[-1]) if len(judged) else float("nan"),
+            steps=rows["step"].tolist(),
             losses=rows["loss"].tolist(),
-            risks=judged.tolist(),
+            risks=_carried_on(rows["risk"]),
             events=[_line(e) for e in [e for e in events if isinstance(e, SHOWN)][-LINES:]],
             observed=record.observed if record else {},
             facts=self._facts(rows, record, now_s, ended=ended, training=state == TRAINING),
@@ -105,7 +107,7 @@ class RunView:
                 events,
                 self._rundir.root,
                 last_step=run.last_step,
-                reason=_why(events) if ended else "" if state == TRAINING else state,
+                reason="" if ended or state == TRAINING else state,
                 shortfalls=found,
             ),
         )
@@ -122,6 +124,15 @@ class RunView:
         with contextlib.suppress(OSError, RunDirectoryError):
             return self._reader.rows()
         return 0
+
+    def _all_steps(self) -> np.ndarray:
+        """Of a run that has ended, which is judged as a whole."""
+        fields = ("step", "loss", "risk", "flags")
+        try:
+            ranks = load_run_state(self._rundir).world_size
+            return read_group_steps(self._rundir, ranks, fields=fields)
+        except (OSError, RunDirectoryError):
+            return self._reader.read(self._rows())
 
     def _events(self) -> list[JournalEvent]:
         try:
@@ -180,15 +191,21 @@ def steps_a_second(rows: np.ndarray) -> float:
     return (len(times) - 1) / took_s if took_s > 0 else 0.0
 
 
-def _why(events: list[JournalEvent]) -> str:
-    """Why the run has ended, as its supervisor has said last."""
-    return next((e.reason for e in reversed(events) if isinstance(e, (RunFinished, GaveUp))), "")
+def _carried_on(risks: np.ndarray) -> list[float]:
+    """Returns a risk for each step: one that is not judged has that of the step before."""
+    known = np.isfinite(risks)
+    if not known.any():
+        return []
+    place = np.maximum.accumulate(np.where(known, np.arange(len(risks)), 0))
+    return np.where(np.isfinite(risks[place]), risks[place], 0.0).tolist()  # type: ignore[no-any-return]
 
 
 def _line(event: JournalEvent) -> WatchEvent:
     time_s = unix_time(event.time)
     clock = datetime.fromtimestamp(time_s).strftime("%H:%M:%S") if time_s else ""
-    return WatchEvent(time=clock, step=event.step, kind=event.kind, sentence=_sentence(event))
+    is_verdict = isinstance(event, ActionEvent) and event.is_verdict
+    kind = "outcome" if is_verdict else event.kind
+    return WatchEvent(time=clock, step=event.step, kind=kind, sentence=_sentence(event))
 
 
 def _sentence(event: JournalEvent) -> str:
@@ -198,6 +215,8 @@ def _sentence(event: JournalEvent) -> str:
             return f"{name} was refused: {event.detail or event.reason or 'no reason given'}"
         case ActionEvent(name=name, outcome=ActionOutcome.WOULD_HAVE):
             return f"{name} was not made, the policy only observes: {event.reason or ''}"
+        case ActionEvent(is_verdict=True, name=name, outcome=ActionOutcome() as outcome):
+            return f"{name} of step {event.applied_at}: {outcome.value}"
     for field in ("message", "detail", "reason", "cause", "outcome", "name"):
         value = getattr(event, field, None)
         if value:

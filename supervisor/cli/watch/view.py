@@ -59,7 +59,7 @@ class WatchView:
         attempt: 0 before the first.
         record: the newest step; None before the first.
         risk: of the newest step that was judged; NaN before.
-        losses, risks: curves, oldest first.
+        steps, losses, risks: the curves, oldest first; as many of each, or none.
         events: newest last.
         observed: the newest value of everything that the script observes.
         facts: times, rates and sizes of the run: name → figure.
@@ -75,6 +75,7 @@ class WatchView:
     attempt: int = 0
     record: StepRecord | None = None
     risk: float = float("nan")
+    steps: Sequence[int] = ()
     losses: Sequence[float] = ()
     risks: Sequence[float] = ()
     events: Sequence[WatchEvent] = ()

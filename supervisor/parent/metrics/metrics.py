@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from supervisor.errors import ConfigError, SupervisorError
 from supervisor.events.event import JournalEvent
 from supervisor.parent.metrics.run_figures import RunFigures, render
+from supervisor.parent.metrics.trainer_status import TrainerStatus, is_asked, status_of
 from supervisor.parent.process.launch import LaunchSpec
 from supervisor.records import CrashRisk, StepRecord
 from supervisor.settings import CheckpointSettings, RunSettings
@@ -33,15 +35,19 @@ class Metrics:
         self._figures: RunFigures | None = None
         self._server: MetricsServer | None = None
         self._file: MetricsFile | None = None
+        self._status: TrainerStatus | None = None
         self._failed: list[str] = []
         self.url = ""
-        if settings.metrics_port is None and not settings.metrics_textfile:
+        has_status = is_asked(os.environ)
+        if settings.metrics_port is None and not settings.metrics_textfile and not has_status:
             return
         run_dir = spec.run_dir.absolute()
         self._figures = RunFigures(
             run_dir.name, spec.target, checkpoint_s=_newest_checkpoint(run_dir)
         )
         self._file = self._open_file(settings.metrics_textfile)
+        if has_status:
+            self._status = TrainerStatus(os.environ, self._report)
         try:
             self._server = self._listen(settings.metrics_address, settings.metrics_port)
         except ConfigError:
@@ -56,6 +62,8 @@ class Metrics:
                 self._figures.saw(events)
             if self._file is not None:
                 self._file.begin()
+            if self._status is not None:
+                self._status.begin()
         except Exception as error:  # whoever writes to the journal has other things to do
             self._failed.append(f"metrics: {type(error).__name__}: {error}")
 
@@ -67,8 +75,8 @@ class Metrics:
     def problems(self) -> list[str]:
         """Returns what failed since the last call."""
         failed, self._failed = self._failed, []
-        problem = self._file.problem() if self._file else None
-        return [*failed, *([problem] if problem else [])]
+        outputs = (self._file, self._status)
+        return [*failed, *filter(None, (one.problem() for one in outputs if one is not None))]
 
     def close(self) -> list[str]:
         """Writes the last figures and stops listening; returns what failed since `problems`."""
@@ -77,11 +85,22 @@ class Metrics:
             self._server = None
         if self._file is not None:
             self._file.close()
+        if self._status is not None:
+            self._status.close()
         return self.problems()
 
     def _document(self) -> str:
         assert self._figures is not None
         return render(self._figures.metrics())
+
+    def _report(self) -> dict[str, Any] | None:
+        figures = self._figures
+        if figures is None or figures.reports_itself:
+            return None
+        return status_of(figures.metrics(), figures.state, figures.total_steps)
+
+    def _has_stepped(self) -> bool:
+        return self._figures is not None and self._figures.has_stepped
 
     def _listen(self, address: str, port: int | None) -> MetricsServer | None:
         if port is None:
@@ -89,7 +108,7 @@ class Metrics:
         from supervisor.parent.metrics.metrics_output import MetricsServer  # 20 ms of imports
 
         try:
-            return MetricsServer(address, port, self._document)
+            return MetricsServer(address, port, self._document, self._has_stepped)
         except OSError as error:
             raise ConfigError(
                 f"metrics_port: {address}:{port}: {error.strerror or error}: give another port, 0 "

@@ -1,4 +1,4 @@
-"""How Prometheus gets the metrics: asked on a port, or from a file."""
+"""How Prometheus gets the metrics: asked on a port, or from a file. Kubernetes' probes."""
 
 from __future__ import annotations
 
@@ -18,6 +18,9 @@ TIMEOUT_S = 5.0
 POLL_S = 0.2
 """So long the end of a run may wait for the thread."""
 PATH = "/metrics"
+LIVE, READY = "/livez", "/readyz"
+"""Probes. The supervisor answers, not the training: a replay, a compilation, a long save and a hang
+that it will end are no reason to kill the pod. Ready is a run that has made a step, for good."""
 
 
 class MetricsServer(socketserver.ThreadingTCPServer):
@@ -29,6 +32,7 @@ class MetricsServer(socketserver.ThreadingTCPServer):
         address: to listen at.
         port: 0 for a free one.
         document: returns what a scrape gets; called in the threads of requests.
+        is_ready: whether the run has made a step; likewise.
 
     Raises:
         OSError: the port is in use, or the address is not of this machine.
@@ -38,9 +42,16 @@ class MetricsServer(socketserver.ThreadingTCPServer):
     block_on_close = False
     allow_reuse_address = True  # not a port in use, on Linux: one that a run left a minute ago
 
-    def __init__(self, address: str, port: int, document: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        address: str,
+        port: int,
+        document: Callable[[], str],
+        is_ready: Callable[[], bool] = lambda: True,
+    ) -> None:
         self.address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
         self.document = document
+        self.is_ready = is_ready
         super().__init__((address, port), _Scrape)
         self._thread = threading.Thread(
             target=self.serve_forever, args=(POLL_S,), name="metrics", daemon=True
@@ -67,12 +78,19 @@ class _Scrape(BaseHTTPRequestHandler):
     timeout = TIMEOUT_S
 
     def do_GET(self) -> None:
-        if self.path.partition("?")[0] != PATH:
-            self.send_error(404, f"only {PATH} is here")
-            return
-        body = self.server.document().encode()
-        self.send_response(200)
-        self.send_header("Content-Type", CONTENT_TYPE)
+        path = self.path.partition("?")[0]
+        if path in (LIVE, READY):
+            is_well = path == LIVE or self.server.is_ready()
+            self._answer(200 if is_well else 503, "ok" if is_well else "no step yet", "text/plain")
+        elif path == PATH:
+            self._answer(200, self.server.document(), CONTENT_TYPE)
+        else:
+            self.send_error(404, f"only {PATH}, {LIVE} and {READY} are here")
+
+    def _answer(self, code: int, text: str, kind: str) -> None:
+        body = text.encode()
+        self.send_response(code)
+        self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)

@@ -15,14 +15,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from supervisor.codes import Found
 from supervisor.events.event import JournalEvent
 from supervisor.events.run_events import AttemptStarted, RunFinished, WorkerExited
-from supervisor.events.state_events import CheckpointSaved
+from supervisor.events.state_events import CheckpointSaved, StateFound
 from supervisor.events.step_events import ActionEvent, AlertEvent, RollbackEvent
 from supervisor.records import CrashRisk, StepRecord
 from supervisor.storage.journal.events import JournalTreatments
 from supervisor.version import __version__
 
+TOTAL_STEPS = "total_steps"
+"""The observed value that tells how long a run will be."""
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -81,6 +84,9 @@ class RunFigures:
         script: path, or name of a module.
         checkpoint_s: unix time of the newest checkpoint that is there already.
         clock: unix time; the wall of the goodput begins now.
+
+    Attributes:
+        reports_itself: the script tells Kubeflow Trainer of its progress.
     """
 
     def __init__(
@@ -99,6 +105,7 @@ class RunFigures:
         self._checkpoint_s = checkpoint_s
         self._goodput = Goodput()
         self._record: StepRecord | None = None
+        self.reports_itself = False
         self._loss = self._grad_norm = self._step_time_s = math.nan
         self._risk: CrashRisk | None = None
         self._state = STATES[0]
@@ -140,8 +147,26 @@ class RunFigures:
                         self._alerts[severity.value if severity else "unknown"] += event.times
                     case WorkerExited(cause=cause):
                         self._exits[cause.value if cause else "unknown"] += 1
+                    case StateFound(found=Found.REPORTS_ITSELF):
+                        self.reports_itself = True
                     case RunFinished(state=state):
                         self._state = state
+
+    @property
+    def has_stepped(self) -> bool:
+        """Whether a step was seen; true from then on, whatever comes."""
+        return self._record is not None
+
+    @property
+    def state(self) -> str:
+        """Of the run."""
+        return self._state
+
+    @property
+    def total_steps(self) -> float:
+        """How many the run will make, as the script has told (``observe``); NaN if it has not."""
+        record = self._record
+        return math.nan if record is None else record.observed.get(TOTAL_STEPS, math.nan)
 
     def metrics(self) -> list[Metric]:
         """Returns all metrics as they are now; those that nothing is known of have no series."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import select
 import time
 import uuid
@@ -18,6 +19,7 @@ from supervisor.storage.run.run_state import current_versions
 _INTRODUCES_S = 60.0
 """For a node to read the probe file and to say who it is."""
 _LOOK_S = 0.2
+_TELL_EVERY_S = 15.0
 
 
 class NodesMissing(SupervisorError):
@@ -163,10 +165,10 @@ class Members:
         """
         for member in self.taking_part:
             member.number = 0
-        began_s, told = time.monotonic(), False
+        began_s, told_s = time.monotonic(), -math.inf
         changed_s, count = began_s, 0
         while True:
-            self.pump(_LOOK_S if told else 0.0)
+            self.pump(_LOOK_S if math.isfinite(told_s) else 0.0)
             now_s = time.monotonic()
             if 1 + len(self._members) != count:
                 changed_s, count = now_s, 1 + len(self._members)
@@ -176,8 +178,8 @@ class Members:
                 return True
             if now_s - began_s > self.seat.join_s:
                 raise NodesMissing(self._too_few(count))
-            if not told:
-                told = True
+            if now_s - told_s >= _TELL_EVERY_S:
+                told_s = now_s
                 wanted = self._launch.nnodes
                 self._tell(f"waiting at {self.seat} for the other nodes: {count} of {wanted} here")
             if look():

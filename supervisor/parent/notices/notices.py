@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from supervisor.errors import ConfigError
 from supervisor.events.event import JournalEvent
 from supervisor.events.run_events import HangDetected, RestartEvent, RunFinished
-from supervisor.events.step_events import ActionEvent
+from supervisor.events.step_events import ActionEvent, AlertEvent
 from supervisor.parent.notices.notice import Notice
 from supervisor.settings import NotifySettings
 from supervisor.storage.journal.events import JournalTreatments
@@ -253,6 +253,9 @@ class NoticedEvents:
                 case RestartEvent():
                     text = f"starts attempt {event.next_attempt}: {event.reason}"
                     yield self._notice("restart", text, event, attempt)
+                case AlertEvent(category="mistake"):
+                    text = f"trains with a mistake of the script: {event.fact or event.message}"
+                    yield self._notice("mistake", text, event, attempt)
                 case HangDetected():
                     text = f"hangs: {next(iter(event.evidence), 'no sign of life')}"
                     yield self._notice("hang", text, event, attempt)

@@ -197,7 +197,12 @@ def _interrupted(ending: ProcessEnding) -> WorkerExit | None:
     # Schedulers announce the end of an allocation with these; people and shells do not send them.
     cause = ExitCause.PREEMPTED if stopped_by in ANNOUNCING else ExitCause.INTERRUPTED
     if ending.asked_by is not None:
-        line = f"the supervisor was sent {signal_name(ending.asked_by)}"
+        typed = ending.asked_by == signal.SIGINT
+        line = (
+            "Ctrl-C (SIGINT)"
+            if typed
+            else f"the supervisor was sent {signal_name(ending.asked_by)}"
+        )
     elif note is not None and note.kind == "interrupted":
         line = f"the worker was interrupted: {_first_line(note.message)}"
     else:
@@ -245,6 +250,13 @@ def _ladder(ending: ProcessEnding) -> WorkerExit | None:
     again = note.kind == "restart"
     sign = ExitSign.TREATMENT if again else None
     return _exit(ending, ExitCause.NONFINITE, line, *note.evidence, retry=again, sign=sign)
+
+
+def _mistake(ending: ProcessEnding) -> WorkerExit | None:
+    note = ending.note
+    if note is None or note.kind != "mistake":
+        return None
+    return _exit(ending, ExitCause.MISTAKE, _first_line(note.message), retry=False)
 
 
 def _retry(ending: ProcessEnding) -> WorkerExit | None:
@@ -383,6 +395,7 @@ _RULES: tuple[Callable[[ProcessEnding], WorkerExit | None], ...] = (
     _own_exit,
     _short,
     _ladder,
+    _mistake,
     _retry,
     _asks_in_vain,
     _users_mistake,

@@ -81,7 +81,7 @@ def closing_lines(
 
     Args:
         outcome: of the run.
-        run_dir: as the user gave it.
+        run_dir: of the run.
         events: of the whole run.
         last_step: that was trained.
         report: where it lies, None without one.

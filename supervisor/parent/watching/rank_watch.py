@@ -56,6 +56,13 @@ class GroupFeed:
             self.last_step = records[-1].step
         return rows, records
 
+    def behind(self) -> list[int]:
+        """Returns the ranks whose next step is missing while others have recorded theirs."""
+        if not any(self._waiting):
+            return []
+        pairs = zip(self._watches, self._waiting, strict=True)
+        return [watch.rank for watch, waiting in pairs if not waiting]
+
     def close(self) -> None:
         for watch in self._watches:
             watch.feed.close()

@@ -151,6 +151,13 @@ CAUSES = {
         "a schedule or a batch size that alternates",
     ),
 }
+PROVED = {
+    **dict.fromkeys(("skip_update", "skip_data"), "batches that came at this place"),
+    **dict.fromkeys(("fp32_fallback", "fp32_modules"), "half precision was too narrow"),
+    **dict.fromkeys(("repair_optimizer", "reset_optimizer"), "the optimizer's state"),
+    **dict.fromkeys(("cut_lr", "limit_lr"), RATE_TOO_HIGH),
+}
+"""What the cause was where this treatment alone has helped."""
 
 
 def find_explosion(steps: StepTable, *, until: int | None = None) -> Explosion | None:

@@ -238,6 +238,8 @@ class Explosion:
         shape: ``sudden_jump``, ``exponential_growth`` or ``oscillating_divergence``.
         onset_step, peak_step: first step out of the ordinary, and the worst one.
         factor: peak over the median before the onset; infinite when the loss became non-finite.
+        likely_causes: what such a shape usually means; the cause alone where it is known.
+        known_by: what has proved the cause; empty where it is only likely.
     """
 
     shape: str
@@ -246,6 +248,7 @@ class Explosion:
     factor: float
     sentence: str
     likely_causes: tuple[str, ...]
+    known_by: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

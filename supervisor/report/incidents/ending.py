@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from supervisor.codes import ExitCause
-from supervisor.events.run_events import GaveUp, RunFinished
+from supervisor.events.run_events import AttemptStarted, GaveUp, RunFinished
 from supervisor.report.facts.attempts import first_exit
 from supervisor.report.facts.crash_report import AttemptFacts
 from supervisor.report.facts.run_data import RunData
@@ -36,11 +36,13 @@ def find_end(run_data: RunData, attempts: tuple[AttemptFacts, ...]) -> str:
     state = str(run_data.run.get("state") or "")
     if state in ("completed", "gave_up", "interrupted", "failed"):
         return state
-    finished = run_data.of(RunFinished)
-    if finished and finished[-1].state in ENDS:
-        return finished[-1].state
-    if run_data.of(GaveUp):
-        return "gave_up"
+    for event in reversed(run_data.events):
+        if isinstance(event, AttemptStarted):
+            break  # it was resumed: how it had ended before is no end
+        if isinstance(event, RunFinished) and event.state in ENDS:
+            return event.state
+        if isinstance(event, GaveUp):
+            return "gave_up"
     ended = first_exit(run_data, attempts[-1].number) if attempts else None
     cause = ended.cause if ended else None
     if cause is ExitCause.COMPLETED:

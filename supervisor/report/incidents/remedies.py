@@ -64,10 +64,6 @@ REMEDY_OF_KIND = {
         "Lower the learning rate, or take an activation that does not die (GELU, leaky ReLU).",
         "restart.careful_lr_factor=0.25",
     ),
-    "instability": (
-        "Lower the learning rate for the rest of the run: it is at its limit.",
-        "restart.careful_lr_factor=0.5",
-    ),
     "reward_fall": (
         "Go on from a checkpoint of before the fall, with a smaller rate or a shorter step.",
         "",

@@ -153,11 +153,25 @@ def is_overcome(incident: Incident, run_data: RunData) -> bool:
 
 def blame(root: Incident, run_data: RunData) -> Incident:
     """Returns the root cause that the first sentence names. If the learning rate jumped before
-    numerical trouble, the jump is the cause."""
+    numerical trouble, the jump is the cause; so is a mistake of the script that explains it."""
     told = _told(root, run_data)
     if told == _lower(root.sentence).rstrip("."):
         return root
-    return replace(root, key="learning_rate", sentence=f"{told[:1].upper()}{told[1:]}.")
+    key = "learning_rate" if _explaining(root, run_data) is None else "mistake"
+    return replace(root, key=key, sentence=f"{told[:1].upper()}{told[1:]}.")
+
+
+EXPLAINS = frozenset({"gradients_never_cleared"})
+"""Mistakes that make a training diverge: each update has the gradients of all batches before."""
+
+
+def _explaining(incident: Incident, run_data: RunData) -> AlertEvent | None:
+    """The mistake of the script, proved in this run, of which numerical trouble is a consequence:
+    its proof covers all updates from the first on."""
+    if not incident.numerical:
+        return None
+    alerts = run_data.of(AlertEvent)
+    return next((a for a in alerts if a.category == "mistake" and a.alert_kind in EXPLAINS), None)
 
 
 def _told(incident: Incident, run_data: RunData) -> str:
@@ -165,6 +179,9 @@ def _told(incident: Incident, run_data: RunData) -> str:
     told = _lower(incident.sentence).rstrip(".")
     if not incident.numerical:
         return told
+    mistake = _explaining(incident, run_data)
+    if mistake is not None:
+        return f"{mistake.fact}; then {told}"
     jump = rate_jump(run_data, before=incident.step or 0, attempt=incident.attempt)
     if jump is None:
         rise = rate_rise(run_data, before=incident.step or 0, attempt=incident.attempt)

@@ -31,6 +31,7 @@ from supervisor.source_check.values import (
 _MODEL = re.compile(r"(^|[._])(model|net|network)$")
 _FLOAT16 = frozenset({"float16", "half"})
 _BFLOAT16 = frozenset({"bfloat16"})
+_PARAMETERS = frozenset({"parameters", "named_parameters"})
 _KEEP_TYPE = RELAYS | {
     "abs", "bmm", "chunk", "clamp", "contiguous", "einsum", "expand", "masked_fill", "matmul",
     "permute", "pow", "relu", "split", "square",
@@ -56,6 +57,8 @@ def _trained_in(source: Source, kinds: frozenset[str]) -> Iterator[ast.AST]:
     training = training_of(source)
     if next(training.every_event(Moment.BACKWARD), None) is None:
         return
+    if _keeps_masters(source):
+        return
     trained = _trained_models(source, source.tree)
     for scope, call in source.all(ast.Call):
         model = _cast_to(source, call, kinds)
@@ -72,6 +75,29 @@ def _trained_in(source: Source, kinds: frozenset[str]) -> Iterator[ast.AST]:
                 break
 
 
+def _keeps_masters(source: Source) -> bool:
+    """Are FP32 copies made of each parameter, which an optimizer may have in their place?"""
+    for _, call in source.all(ast.Call):
+        copied = _cast_to(source, call, frozenset({"float", "float32"}))
+        base = copied
+        while isinstance(base, (ast.Attribute, ast.Call)):  # p.detach().float(), p.data.float()
+            base = base.value if isinstance(base, ast.Attribute) else base.func
+        if copied is None or not isinstance(base, ast.Name):
+            continue
+        for around in source.ancestors(call):
+            loops: list[ast.For | ast.comprehension] = []
+            if isinstance(around, (ast.ListComp, ast.GeneratorExp, ast.DictComp)):
+                loops += around.generators
+            elif isinstance(around, ast.For):
+                loops.append(around)
+            for loop in loops:
+                names = {node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)}
+                given = ingredients(source, loop.iter) if base.id in names else ()
+                if any(isinstance(n, ast.Attribute) and n.attr in _PARAMETERS for n in given):
+                    return True
+    return False
+
+
 def _home(source: Source, scope: Scope, key: str) -> ast.AST | None:
     """The owner of a name: the class for attributes of self, else the function."""
     return source.class_of(scope.node) if key.startswith("self.") else scope.node
@@ -86,7 +112,7 @@ def _trained_models(source: Source, tree: ast.AST) -> list[tuple[ast.AST | None,
             continue
         given = call.args[:1] or [k.value for k in call.keywords if k.arg == "params"]
         for node in (node for each in given for node in ingredients(source, each)):
-            if isinstance(node, ast.Attribute) and node.attr in {"parameters", "named_parameters"}:
+            if isinstance(node, ast.Attribute) and node.attr in _PARAMETERS:
                 for origin in origins(source, node.value):
                     key = dotted(unwrapped(origin))
                     if key is not None:

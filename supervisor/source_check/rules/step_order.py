@@ -105,7 +105,9 @@ def _clears_gradients(source: Source, scope: Scope, depth: int = 3) -> bool:
         if isinstance(node, ast.Call):
             called.add(last_name(node.func))
         if isinstance(node, ast.Assign):
-            called |= {f".{last_name(target)}" for target in node.targets}
+            for target in node.targets:
+                parts = target.elts if isinstance(target, ast.Tuple) else [target]
+                called |= {f".{last_name(part)}" for part in parts}
     if "zero_grad" in called or ".grad" in called or any("zero" in name for name in called):
         return True
     if depth == 0:

@@ -34,7 +34,13 @@ from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.flight_reader import read_steps
 
 _NO_CASES = frozenset(
-    {ExitCause.COMPLETED, ExitCause.INTERRUPTED, ExitCause.PREEMPTED, ExitCause.USER_ERROR}
+    {
+        ExitCause.COMPLETED,
+        ExitCause.INTERRUPTED,
+        ExitCause.PREEMPTED,
+        ExitCause.USER_ERROR,
+        ExitCause.MISTAKE,
+    }
 )
 """Exits without a fault, or against which no treatment helps."""
 

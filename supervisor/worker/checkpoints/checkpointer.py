@@ -19,6 +19,7 @@ from supervisor.events.state_events import (
     CheckpointRejected,
     CheckpointSaved,
     CheckpointStable,
+    StateFound,
     WarningEvent,
 )
 from supervisor.held_memory import BUFFER, HeldMemory, return_to_system
@@ -32,6 +33,8 @@ from supervisor.worker.process.patches_process import leave_signals_to_the_scrip
 PATIENCE_S = 10.0
 """Without `background`, for a checkpoint of several ranks: they need not stand at the same place of
 the script, and one that waits here may be what another waits for in a collective."""
+_UNTOLD_S = 2.0
+"""Of the wait at the end; a longer one is told."""
 
 
 class Checkpointer:
@@ -300,6 +303,10 @@ class Checkpointer:
                 self._jobs.put(lambda saved=saved: self._mark_stable(saved))  # type: ignore[misc]
         if self._thread is not None:
             self._jobs.put(None)
+            self._thread.join(_UNTOLD_S)
+            if self._thread.is_alive():
+                told = "checkpoints are still being written: the process ends when they are saved"
+                self._journal.write(StateFound(found=None, message=told, aloud=True))
             self._thread.join()
             self._thread = None
         self._drop_kept()

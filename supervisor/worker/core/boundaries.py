@@ -19,8 +19,8 @@ class BoundarySchedule:
         step: steps done.
         time: `time.monotonic()`; whichever comes first.
         checkpoint_reason: why a checkpoint was asked for; empty if none was.
-        leave: ("interrupted", "restart", "retry", "stop" or "completed", reason) once the process
-            is to end.
+        leave: ("interrupted", "restart", "retry", "stop", "mistake" or "completed", reason) once
+            the process is to end.
     """
 
     __slots__ = ("checkpoint_reason", "leave", "step", "time")
@@ -48,6 +48,10 @@ class BoundarySchedule:
     def ask_for_stop(self, reason: str) -> None:
         """The process is to end at the next boundary, for good."""
         self.ask_to_leave("stop", reason)
+
+    def ask_to_stop_saved(self, reason: str) -> None:
+        """The same for a mistake of the script: the state is worth saving."""
+        self.ask_to_leave("mistake", reason)
 
     def ask_to_leave(self, note: str, reason: str) -> None:
         """See `leave`. A signal's handler may call this."""

@@ -28,15 +28,17 @@ class InterceptionState:
             workers): then every patched function is the original one.
         depth: above 0 inside a region (an outermost forward, a backward, an update): what happens
             there belongs to the region and is neither seen nor recorded on its own.
+        has_tensor_hooks: something was hung on a tensor, to be called in a backward.
         replaying: a fast-forward is under way.
         thread: identifier of the training's own thread.
     """
 
-    __slots__ = ("_lent", "active", "depth", "replaying", "thread")
+    __slots__ = ("_lent", "active", "depth", "has_tensor_hooks", "replaying", "thread")
 
     def __init__(self) -> None:
         self.active = False
         self.depth = 0
+        self.has_tensor_hooks = False
         self.replaying = False
         self.thread = threading.get_ident()
         self._lent = threading.RLock()

@@ -20,6 +20,7 @@ from supervisor.worker.gradients.called_hooks import GradientHooks
 def watch_gradient_hooks(session: Seen, hooks: Sides[GradientHooks]) -> None:
     """Patches for the rest of this process's life. Called once, after `instrument`."""
     _patch_retain_grad(session)
+    _patch_register_hook(session)
     original = torch.Tensor.register_post_accumulate_grad_hook
     register: Callable[[torch.Tensor, Any], Any] = original
     interception = session.interception
@@ -53,7 +54,22 @@ def _patch_retain_grad(session: Seen) -> None:
     @functools.wraps(original)
     def retain_grad(self: torch.Tensor) -> None:
         original(self)
+        interception.has_tensor_hooks = True
         if not is_dynamo_compiling() and interception.is_ours():
             session.object_found("retained", self)
 
     torch.Tensor.retain_grad = retain_grad  # type: ignore[method-assign, assignment]
+
+
+def _patch_register_hook(session: Seen) -> None:
+    """No backward of ours may call what the script hangs on a tensor, so it is noted."""
+    original: Callable[[torch.Tensor, Any], Any] = torch.Tensor.register_hook
+    interception = session.interception
+
+    @run_plainly
+    @functools.wraps(original)
+    def register_hook(self: torch.Tensor, hook: Any) -> Any:
+        interception.has_tensor_hooks = True
+        return original(self, hook)
+
+    torch.Tensor.register_hook = register_hook  # type: ignore[method-assign]

@@ -16,7 +16,7 @@ from supervisor.detectors.registry import load_alert_handlers
 from supervisor.errors import let_pass
 from supervisor.events.state_events import StateFound
 from supervisor.events.step_events import ActionEvent, AlertEvent, RiskEvent
-from supervisor.ladder.trial_steps import TrialAnswer
+from supervisor.ladder.trial_steps import TRIAL_STEP, TrialAnswer
 from supervisor.pipeline import Judgement, Pipeline
 from supervisor.records import Alert, StepRecord
 from supervisor.storage.checkpoints.checkpoint_files import PIPELINE, read_section
@@ -256,6 +256,7 @@ class Dispatcher(Part):
             kept = tuple(name for name in decision.actions if name != "skip_update")
             decision = replace(decision, actions=kept)
         self._agreement.decided(decision.step, decision.actions, decision.undo)
+        self._pipeline.ladder.trials.is_pending |= TRIAL_STEP in decision.actions
         return self._runner.start(decision)
 
     def _tell_outcomes(self, judgement: Judgement) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import linecache
-from typing import Any
 
 from torch import nn
 from torch.optim import Optimizer
@@ -60,7 +58,8 @@ class BypassedWrapper(Mistake):
         called, self._called = self._called, {}
         if self._wrapper_ran or self._place is None or not called:
             return None
-        wrapped = [each for each in called.values() if any(map(_wraps(each), gc.get_objects()))]
+        idle = {id(each.module) for each in seen.idle_wrappers()}
+        wrapped = [each for key, each in called.items() if key in idle]
         if not wrapped or any(_averages(file) for file, _ in self._place.around):
             return None
         return Proof(
@@ -72,14 +71,6 @@ class BypassedWrapper(Mistake):
             where=str(self._place),
             mend="call the wrapper: output = model(x), where model is the DistributedDataParallel",
         )
-
-
-def _wraps(module: nn.Module) -> Any:
-    def wraps(found: object) -> bool:
-        is_wrapper = type(found) is nn.parallel.DistributedDataParallel
-        return is_wrapper and found.module is module  # type: ignore[attr-defined]
-
-    return wraps
 
 
 def _averages(file: str) -> bool:

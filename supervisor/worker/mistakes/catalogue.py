@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from supervisor.worker.mistakes.bypassed_wrapper import BypassedWrapper
 from supervisor.worker.mistakes.copied_input import CopiedInput
+from supervisor.worker.mistakes.kept_by_reference import KeptByReference
 from supervisor.worker.mistakes.mistake import Mistake
 from supervisor.worker.mistakes.never_cleared import NeverCleared
 from supervisor.worker.mistakes.never_graded import NeverGraded
+from supervisor.worker.mistakes.nothing_loaded import NothingLoaded
 from supervisor.worker.mistakes.probabilities import Probabilities
 from supervisor.worker.mistakes.rounded_away import RoundedAway
+from supervisor.worker.mistakes.same_batch import SameBatch
 from supervisor.worker.mistakes.stays_in_eval import StaysInEval
 from supervisor.worker.mistakes.stretched_loss import StretchedLoss
 from supervisor.worker.mistakes.unchanged_weights import UnchangedWeights
@@ -24,5 +27,8 @@ KINDS: tuple[type[Mistake], ...] = (
     CopiedInput,
     UnchangedWeights,
     RoundedAway,
+    SameBatch,
     BypassedWrapper,
+    KeptByReference,
+    NothingLoaded,
 )

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.autograd.graph import GradientEdge
 
-from supervisor.worker.mistakes.loss_graph import LossGraph, behind_views
+from supervisor.worker.mistakes.loss_graph import LossGraph, behind_views, saved
 from supervisor.worker.mistakes.mistake import Mistake, Proof, SeenSoFar
 from supervisor.worker.mistakes.places import loss_line, script_place
 
@@ -20,6 +20,7 @@ class CopiedInput(Mistake):
     Proof: wherever a target is counted it equals the token that the model embeds at the same
     place, in three steps; and by the loss's own graph the prediction at a place depends on what is
     embedded there, and on nothing embedded later in its row: it is causal, and sees the answer.
+    That takes one backward from one prediction; none is made where it would call the script's code.
 
     Spares: models that shift labels themselves (the embedded token is another), masked language
     models (the mask is embedded, or nothing is causal), autoencoders (later tokens count).
@@ -36,20 +37,23 @@ class CopiedInput(Mistake):
         if graph is None:
             return None
         for node in graph.named("NllLoss"):
-            target = node._saved_target
+            target = saved(node, "target")
             logits = behind_views(node.next_functions[0][0])
-            if target.numel() < 2 or logits is None or not logits.name().startswith("LogSoftmax"):
+            if target is None or target.numel() < 2 or logits is None:
+                continue
+            if not logits.name().startswith("LogSoftmax"):
                 continue
             for table in graph.named("EmbeddingBackward"):
-                embedded = table._saved_indices
-                is_copy = _is_copy(embedded, target, node._saved_ignore_index)
-                if is_copy and _sees_the_answer(logits, table, embedded.shape):
-                    return self._again(seen)
+                embedded = saved(table, "indices")
+                if embedded is not None and _is_copy(embedded, target, node._saved_ignore_index):
+                    self._times += 1
+                    if self._times != TIMES or graph.has_users_code():
+                        return None
+                    return self._judge(seen, logits, table, embedded.shape)
         return None
 
-    def _again(self, seen: SeenSoFar) -> Proof | None:
-        self._times += 1
-        if self._times < TIMES:
+    def _judge(self, seen: SeenSoFar, logits: Any, table: Any, shape: torch.Size) -> Proof | None:
+        if not _sees_the_answer(logits, table, shape):
             return None
         return Proof(
             fact=(
@@ -75,8 +79,8 @@ def _is_copy(embedded: torch.Tensor, target: torch.Tensor, ignored: int) -> bool
 def _sees_the_answer(logits: Any, table: Any, shape: torch.Size) -> bool:
     """By one backward through the graph from one prediction, in the middle of the first row."""
     rows, length = shape
-    result = logits._saved_result
-    if result.dim() != 2 or result.shape[0] != rows * length:
+    result = saved(logits, "result")
+    if result is None or result.dim() != 2 or result.shape[0] != rows * length:
         return False
     place = length // 2
     wanted = torch.zeros_like(result)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
+from torch.autograd.function import BackwardCFunction
 
 MAX_NODES = 20_000
 """Walked in some 30 ms; a larger graph is left alone."""
@@ -34,10 +35,13 @@ class LossGraph:
     Attributes:
         nodes: from the loss to the leaves, each before at least one of its inputs.
         leaves: id of a leaf → it and the nodes that take it in, straight or through views.
+        runs_users_code: the script has a hook at a tensor, so that no gradient may be asked for.
     """
 
-    def __init__(self, roots: Iterable[torch.Tensor]) -> None:
+    def __init__(self, roots: Iterable[torch.Tensor], *, runs_users_code: bool = False) -> None:
+        self.runs_users_code = runs_users_code
         self.nodes: list[Any] = []
+        self._by_name: dict[str, list[Any]] = {}
         self.leaves: dict[int, tuple[torch.Tensor, list[Any]]] = {}
         seen: set[Any] = set()
         waiting = [root.grad_fn for root in roots if root.grad_fn is not None]
@@ -47,22 +51,33 @@ class LossGraph:
                 continue
             seen.add(node)
             self.nodes.append(node)
+            name = node.name()
+            self._by_name.setdefault(name, []).append(node)
             if len(self.nodes) > MAX_NODES:
                 raise TooLarge
             for child, _ in node.next_functions:
                 if child is not None:
                     waiting.append(child)
-        for node in self.nodes:
-            if node.name() in VIEWS:
+        for name, nodes in self._by_name.items():
+            if name in VIEWS:
                 continue
-            for child, _ in node.next_functions:
-                end = behind_views(child)
-                leaf = getattr(end, "variable", None)
-                if leaf is not None:
-                    self.leaves.setdefault(id(leaf), (leaf, []))[1].append(node)
+            for node in nodes:
+                for child, _ in node.next_functions:
+                    leaf = getattr(behind_views(child), "variable", None)
+                    if leaf is not None:
+                        self.leaves.setdefault(id(leaf), (leaf, []))[1].append(node)
 
     def named(self, *beginnings: str) -> Iterator[Any]:
-        return (node for node in self.nodes if node.name().startswith(beginnings))
+        for name, nodes in self._by_name.items():
+            if name.startswith(beginnings):
+                yield from nodes
+
+    def has_users_code(self) -> bool:
+        """Whether a backward through it would call anything of the script's: a hook at a tensor, a
+        function of its own, a checkpoint that computes again, what unpacks saved tensors."""
+        return self.runs_users_code or any(
+            isinstance(node, BackwardCFunction) or _unpacks(node) for node in self.nodes
+        )
 
     def is_reached_beside(self, leaf: torch.Tensor, wanted: set[int]) -> bool:
         """Whether a node that takes in `leaf` has another input, computed from a wanted leaf: the
@@ -76,6 +91,30 @@ class LossGraph:
             if any(id(found) in wanted for found in _leaves_below(others)):
                 return True
         return False
+
+
+def saved(node: Any, name: str) -> torch.Tensor | None:
+    """A tensor that `node` keeps for its backward.
+
+    None where the script's own hook would have to unpack it (`saved_tensors_hooks`, checkpoints
+    that are not reentrant: they compute again, and only once), and before torch 2.8, which does
+    not tell whether there is one.
+    """
+    kept = getattr(node, f"_raw_saved_{name}", None)
+    if getattr(kept, "unpack_hook", _unpacks) is not None:
+        return None
+    found = getattr(node, f"_saved_{name}")
+    return found if isinstance(found, torch.Tensor) else None
+
+
+def _unpacks(node: Any) -> bool:
+    for name in dir(node):
+        if name.startswith("_raw_saved_"):
+            kept = getattr(node, name)
+            for each in kept if isinstance(kept, (tuple, list)) else (kept,):
+                if getattr(each, "unpack_hook", _unpacks) is not None:
+                    return True
+    return False
 
 
 class TooLarge(Exception):

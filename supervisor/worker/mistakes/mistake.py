@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch.nn import Module
 from torch.optim import Optimizer
@@ -40,6 +40,22 @@ class ForwardSeen:
 
     module: Module
     with_graph: bool
+    args: tuple[Any, ...] = ()
+    place: Callable[[], ScriptLine | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightsLoaded:
+    """The script loads weights.
+
+    Attributes:
+        state: what it gives to ``load_state_dict``.
+        is_strict: a name that does not match raises.
+    """
+
+    module: Module
+    state: Mapping[str, Any]
+    is_strict: bool
     place: Callable[[], ScriptLine | None]
 
 
@@ -50,13 +66,15 @@ class SeenSoFar:
     Attributes:
         updates: of the lead, made so far.
         made_at: optimizers and schedulers → where the script has made them; kept by identity.
-        walks: the loss's graph is walked at each backward of this step.
+        steps_done: of the training, also after the first updates.
+        idle_wrappers: the `DistributedDataParallel` of all ranks that have never run.
     """
 
     registry: Registry
     world_size: int = 1
     updates: int = 0
-    walks: bool = True
+    idle_wrappers: Callable[[], Sequence[Any]] = tuple
+    steps_done: Callable[[], int] = int
     made_at: list[tuple[str, Callable[[], object], ScriptLine]]
 
     def place_of(self, wanted: object) -> ScriptLine | None:
@@ -72,10 +90,15 @@ class Mistake(ABC):
     anything, nor draw random numbers, nor hold tensors of the graph.
 
     Attributes:
-        kind: in snake case; the name under which ``mistakes.allow`` leaves it out.
+        kind: in snake case; the name under which ``mistakes.on_purpose`` leaves it out.
+        lasts: it is asked after the first updates, too: around evaluations, and of weights.
     """
 
     kind: str
+    lasts: bool = False
+
+    def batch(self, seen: SeenSoFar, iterator: Any, batch: Any) -> Proof | None:  # noqa: B027
+        """A data loader's iterator hands out a batch."""
 
     def forward(self, seen: SeenSoFar, call: ForwardSeen) -> Proof | None:  # noqa: B027
         """A root forward begins."""
@@ -97,5 +120,26 @@ class Mistake(ABC):
     ) -> Proof | None:
         """It has stepped, as the script asked for."""
 
+    def exported(  # noqa: B027
+        self, seen: SeenSoFar, module: Module, state: Mapping[str, Any]
+    ) -> None:
+        """The script has asked for a module's ``state_dict``."""
+
+    def loaded(self, seen: SeenSoFar, load: WeightsLoaded) -> Proof | None:  # noqa: B027
+        """It is about to load weights."""
+
     def interrupted(self) -> None:  # noqa: B027
         """An update was left out: what must follow in a row begins anew."""
+
+
+MOMENTS = (
+    "batch",
+    "forward",
+    "forward_ended",
+    "backward",
+    "backward_ended",
+    "before_update",
+    "updated",
+    "exported",
+    "loaded",
+)

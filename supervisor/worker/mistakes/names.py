@@ -47,7 +47,8 @@ def _note(
     found: dict[int, Owner], path: str, module: nn.Module, hidden: tuple[nn.Module, str] | None
 ) -> None:
     for name, each in list(nn.Module.named_parameters(module, recurse=False)):
-        found.setdefault(id(each), Owner(f"{path}.{name}" if path else name, module, hidden))
+        within = path or type(module).__name__  # a layer that is called by itself
+        found.setdefault(id(each), Owner(f"{within}.{name}", module, hidden))
 
 
 def assigned_at(module: nn.Module, attribute: str) -> str:

@@ -10,7 +10,7 @@ from supervisor.worker.mistakes.mistake import Mistake, Proof, SeenSoFar
 from supervisor.worker.mistakes.places import ScriptLine, script_place
 
 UPDATES = 20
-LARGE = 65_536
+LARGE = 8_192
 """Elements of a gradient that is too large to be copied at each of these updates."""
 
 
@@ -44,7 +44,8 @@ class NeverCleared(Mistake):
         if grad is None or self._bits is None or not _same(grad, self._bits):
             self._is_over = True
         self._backwards += 1
-        self._place = script_place()
+        if self._in_a_row >= UPDATES - 1:
+            self._place = script_place()
         return None
 
     def backward_ended(self, seen: SeenSoFar) -> None:

@@ -16,6 +16,8 @@ _DRAWN = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.RNNBase, nn.Embedding)
 _NORMS = (nn.LayerNorm, nn.GroupNorm, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 FEW = 32
 """Fewer elements tell nothing of a law."""
+MANY = 65_536
+"""More of one weight are not looked at: no copy of a large one is made."""
 
 
 def own_parameters(module: nn.Module) -> list[nn.Parameter]:
@@ -37,7 +39,7 @@ def is_own_draw(module: nn.Module) -> bool:
     if not isinstance(module, _DRAWN):
         return False
     weight = module.weight_hh_l0 if isinstance(module, nn.RNNBase) else module.weight
-    return isinstance(weight, torch.Tensor) and _follows_law(module, weight.detach().float())
+    return isinstance(weight, torch.Tensor) and _follows_law(module, weight.detach())
 
 
 def is_drawn_at_random(module: nn.Module) -> bool:
@@ -47,6 +49,8 @@ def is_drawn_at_random(module: nn.Module) -> bool:
 def _follows_law(module: nn.Module, weight: torch.Tensor) -> bool:
     if weight.numel() < FEW:
         return False
+    fan_in = weight[0].numel()
+    weight = weight.flatten()[:MANY].float()
     spread = float(weight.std())
     tolerance = 0.05 + 2.0 / math.sqrt(weight.numel())  # about three standard errors
     if isinstance(module, nn.Embedding):
@@ -54,6 +58,6 @@ def _follows_law(module: nn.Module, weight: torch.Tensor) -> bool:
     if isinstance(module, nn.RNNBase):
         bound = 1.0 / math.sqrt(module.hidden_size)
     else:
-        bound = 1.0 / math.sqrt(weight[0].numel())
+        bound = 1.0 / math.sqrt(fan_in)
     is_within = float(weight.abs().max()) <= bound * 1.005  # as BF16 rounds it
     return is_within and abs(spread * math.sqrt(3) / bound - 1.0) < tolerance

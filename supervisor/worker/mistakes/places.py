@@ -11,6 +11,8 @@ import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from torch import optim
+
 from supervisor.training_state.user_code import is_library_file
 from supervisor.worker.script_state.user_frames import is_users
 
@@ -149,3 +151,34 @@ def line_with(place: ScriptLine, *words: str) -> str:
             if any(word in ast.dump(item) for item in node.items for word in words):
                 return told(file, node.lineno)
     return str(place)
+
+
+OPTIMIZERS = frozenset(name for name, found in vars(optim).items() if isinstance(found, type)) - {
+    "Optimizer"
+}
+
+
+def makes_more_later(made: ScriptLine) -> bool:
+    """Whether the script goes on to give an optimizer further parameters: by ``add_param_group``,
+    or by an optimizer that it makes below line `made` in every case, or within a loop. Those in
+    another branch of an ``if``, or in another function, are alternatives."""
+    tree = tree_of(made.file)
+    if tree is None:
+        return True
+    if any(calls(tree, "add_param_group")):
+        return True
+    function = function_at(made.file, made.line)
+    within = [
+        (node.lineno, node.end_lineno or node.lineno, isinstance(node, (ast.For, ast.While)))
+        for node in ast.walk(function or tree)
+        if isinstance(node, (ast.If, ast.IfExp, ast.Match, ast.Try, ast.For, ast.While, ast.Dict))
+    ]
+    for node in ast.walk(function or tree):
+        if not isinstance(node, ast.Call) or node.lineno <= made.line:
+            continue
+        if isinstance(node.func, (ast.Attribute, ast.Name)):
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else node.func.id
+            around = [loop for first, last, loop in within if first <= node.lineno <= last]
+            if name in OPTIMIZERS and (not around or any(around)):
+                return True
+    return False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch.optim import Adam, AdamW, Optimizer
 
@@ -10,8 +12,8 @@ from supervisor.worker.mistakes.names import owners, some
 from supervisor.worker.mistakes.places import ScriptLine, calls, function_at, told
 
 UPDATES = 40
-ELEMENTS = 256
-"""Of each weight, the first ones."""
+ELEMENTS, TENSORS = 256, 16
+"""Looked at: the first of each weight, and so many weights, as far apart as can be."""
 
 
 class RoundedAway(Mistake):
@@ -32,6 +34,7 @@ class RoundedAway(Mistake):
 
     def __init__(self) -> None:
         self._of: list[torch.Tensor] | None = None
+        self._groups: list[dict[str, Any]] = []
         self._before: list[torch.Tensor] = []
         self._wanted: list[torch.Tensor] = []
         self._count = 0
@@ -40,17 +43,19 @@ class RoundedAway(Mistake):
         if not is_lead or self._of == [] or type(optimizer) not in (Adam, AdamW):
             return None
         if self._of is None:
-            self._of = [
-                each
+            found = [
+                (each, group)
                 for group in optimizer.param_groups
                 for each in group["params"]
                 if each.dtype in (torch.bfloat16, torch.float16) and each.grad is not None
-            ][:64]
+            ]
+            found = found[:: max(1, len(found) // TENSORS)][:TENSORS]
+            self._of, self._groups = [each for each, _ in found], [group for _, group in found]
             self._before = [_few(each).clone() for each in self._of]
             self._wanted = [torch.zeros(0)] * len(self._of)
             return None
-        for place, each in enumerate(self._of):
-            change = _intended(optimizer, each)
+        for place, (each, group) in enumerate(zip(self._of, self._groups, strict=True)):
+            change = _intended(optimizer.state.get(each) or {}, group, each)
             if change is None:
                 self._of = []
                 return None
@@ -107,10 +112,10 @@ def _few(each: torch.Tensor) -> torch.Tensor:
     return each.detach().flatten()[:ELEMENTS]
 
 
-def _intended(optimizer: Optimizer, each: torch.Tensor) -> torch.Tensor | None:
+def _intended(
+    state: dict[str, Any], group: dict[str, Any], each: torch.Tensor
+) -> torch.Tensor | None:
     """What the last update was to change, from its moments (Kingma & Ba 2015, algorithm 1)."""
-    state = optimizer.state.get(each) or {}
-    group = next(g for g in optimizer.param_groups if any(p is each for p in g["params"]))
     if "exp_avg" not in state or group["amsgrad"]:
         return None
     count, (first, second) = float(state["step"]), group["betas"]

@@ -31,6 +31,7 @@ class StaysInEval(Mistake):
     """
 
     kind = "training_in_eval_mode"
+    lasts = True
 
     def __init__(self) -> None:
         self._trained: IdentitySet[nn.Module] = IdentitySet()

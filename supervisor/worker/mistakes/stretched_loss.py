@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from supervisor.worker.mistakes.loss_graph import LossGraph
+from supervisor.worker.mistakes.loss_graph import LossGraph, saved
 from supervisor.worker.mistakes.mistake import Mistake, Proof, SeenSoFar
 from supervisor.worker.mistakes.places import loss_line, script_place
 
@@ -53,7 +53,9 @@ def _shapes(node: Any) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...
     stretched = node.next_functions[0][0]
     if node._saved_reduction == 0 or stretched is None or stretched.name() != "ExpandBackward0":
         return None
-    target: torch.Tensor = node._saved_target
+    target = saved(node, "target")
+    if target is None:
+        return None
     full, given = tuple(target.shape), tuple(stretched._saved_self_sym_sizes)
     base = target._base
     if base is None or 0 not in target.stride():

@@ -9,6 +9,8 @@ from supervisor.worker.mistakes.mistake import Mistake, Proof, SeenSoFar
 from supervisor.worker.mistakes.places import ScriptLine, calls, function_at, script_place, told
 
 IN_A_ROW = 10
+AT_ZERO = 20
+"""The same with a rate of zero, and half of all updates so far: schedules end there."""
 FALLEN = 1e-3
 """Of the first rate. A rate that is small from the start is the script's choice."""
 
@@ -17,10 +19,11 @@ class UnchangedWeights(Mistake):
     """A schedule meant for epochs that is stepped at every batch: the rate is gone.
 
     Proof: in 10 updates of the lead in a row no bit of any FP32 weight has changed, though there
-    were gradients and the rate was above zero, and a thousandth or less of the first one.
+    were gradients, and the rate was a thousandth or less of the first one. With a rate of zero it
+    takes 20 updates, and half of all so far.
 
-    Spares: a rate of zero (warm-up, a schedule's end), the first updates, weights that are not
-    FP32, updates that were left out, schedules that end small for fewer steps (one cycle).
+    Spares: a first step at zero, a schedule's end, a rate of zero without a schedule, weights that
+    are not FP32, updates that were left out, schedules that end small for fewer steps (one cycle).
 
     Sources: ivadomed/ivadomed#55, automl/Auto-PyTorch#211,
     aimagelab/meshed-memory-transformer#71.
@@ -35,11 +38,16 @@ class UnchangedWeights(Mistake):
     def updated(self, seen: SeenSoFar, optimizer: Optimizer, *, is_lead: bool) -> Proof | None:
         if not is_lead:
             return None
-        rate = max(float(group["lr"]) for group in optimizer.param_groups if "lr" in group)
-        self._first = max(self._first, rate)
+        groups = [group for group in optimizer.param_groups if "lr" in group]
+        rate = max((float(group["lr"]) for group in groups), default=1.0)
+        for group in groups:  # a scheduler that begins at zero says what it multiplies
+            self._first = max(self._first, rate, float(group.get("initial_lr", rate)))
+        if rate > FALLEN * self._first or not self._first:
+            self.interrupted()
+            return None
         held = [each for group in optimizer.param_groups for each in group["params"]]
         graded = [each for each in held if each.grad is not None]
-        if not 0 < rate <= FALLEN * self._first or not graded:
+        if not graded:
             self.interrupted()
             return None
         if any(each.dtype is not torch.float32 for each in graded):
@@ -52,14 +60,15 @@ class UnchangedWeights(Mistake):
             self.interrupted()
             return None
         self._in_a_row += 1
-        if self._in_a_row <= IN_A_ROW or not any(bool(each.grad.any()) for each in graded):
+        wanted = IN_A_ROW if rate else max(AT_ZERO, seen.updates // 2)
+        if self._in_a_row <= wanted or not any(bool(each.grad.any()) for each in graded):
             return None
         self._before = []
         made = seen.latest("scheduler") or seen.place_of(optimizer)
         return Proof(
             fact=(
                 f"the learning rate has fallen from {self._first:.2g} to {rate:.2g} within "
-                f"{seen.updates} updates: the last {IN_A_ROW} have changed no bit of any weight"
+                f"{seen.updates} updates: the last {wanted} have changed no bit of any weight"
             ),
             where=_schedule_step(script_place()) or (str(made) if made else ""),
             mend="step the schedule once an epoch, or give it the number of all batches",

@@ -10,6 +10,7 @@ from supervisor.worker.mistakes.loss_graph import LossGraph
 from supervisor.worker.mistakes.mistake import Mistake, Proof, SeenSoFar
 from supervisor.worker.mistakes.names import Owner, assigned_at, owners, some
 from supervisor.worker.mistakes.own_draw import is_drawn_at_random, is_own_draw, own_parameters
+from supervisor.worker.mistakes.places import makes_more_later
 
 UPDATES = 20
 """Long enough for an optimizer that is made late, early enough to save the run."""
@@ -25,7 +26,8 @@ class Untrained(Mistake):
     Spares: what was loaded, copied or initialised by hand (target and perceptual networks, FP32
     masters), what another optimizer has (critics), random features below a trained layer (linear
     probes, reservoirs), trained tensors that are no layer (prompts, adversarial inputs, low-rank
-    factors), biases alone.
+    factors), biases alone, and scripts that add parameters later: ``add_param_group``, or another
+    optimizer further down (stages).
 
     Sources: zjunlp/HVPNeT#5, facebookresearch/mmf#104, meta-pytorch/opacus#432,
     huggingface/transformers#4450, pytorch/pytorch#59925, LianpoWang/SLIIF#13.
@@ -49,8 +51,11 @@ class Untrained(Mistake):
         }
         if not held & graph.leaves.keys():
             return None  # the loss of another training
-        known = owners(seen.registry)
         free = {key: leaf for key, (leaf, _) in graph.leaves.items() if key not in held}
+        if not free:
+            self._suspects = {}
+            return None
+        known = owners(seen.registry)
         drawn = {
             key: leaf for key, leaf in free.items() if key in known and _all_free(known[key], free)
         }
@@ -91,8 +96,10 @@ class Untrained(Mistake):
         if not through:
             return None
         names = [owner.name for owner in proved.values()]
-        hidden = next((owner.hidden_in for owner in proved.values() if owner.hidden_in), None)
         place = seen.place_of(optimizer)
+        if place is not None and makes_more_later(place):
+            return None
+        hidden = next((owner.hidden_in for owner in proved.values() if owner.hidden_in), None)
         where = str(place) if place else ""
         mend = "make the optimizer after all layers, with model.parameters()"
         if hidden is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,20 +19,41 @@ from supervisor.worker.core.progress import RunWarnings
 from supervisor.worker.judging.dispatcher import AlertTeller
 from supervisor.worker.mistakes.catalogue import KINDS
 from supervisor.worker.mistakes.loss_graph import LossGraph, TooLarge
-from supervisor.worker.mistakes.mistake import ForwardSeen, Mistake, Proof, SeenSoFar
+from supervisor.worker.mistakes.mistake import (
+    MOMENTS,
+    ForwardSeen,
+    Mistake,
+    Proof,
+    SeenSoFar,
+    WeightsLoaded,
+)
 from supervisor.worker.mistakes.places import script_place
 
 WALKED = frozenset((0, 1, 2, 10, 19))
 """Updates before which the graph is walked."""
 LAST = 64
 """Updates that are watched: two in a row of what takes the longest (`RoundedAway`, 40)."""
+FORWARDS, BACKWARDS = 8, 4
+"""Of one kind within one update: no more of them are looked at. Rollouts make thousands."""
+WAKINGS, AWAKE = 3, 8
+"""Later evaluations that wake the watch, and for how many updates."""
 
 
 class MistakeWatch:
-    """Called by `Monitor`, which asks `is_on` first. An error switches it off, and nothing else.
+    """Called by `Live`, which asks `is_on` first. An error switches it off, and nothing else.
 
-    It watches an attempt that begins at the first step: after a resume it is off, and an update
-    that was left out is no evidence.
+    It watches an attempt that begins at the first step: after a resume or a rollback it is off, and
+    an update that was left out is no evidence. After `LAST` updates it sleeps: an evaluation wakes
+    it for a moment, and weights that are loaded are looked at.
+
+    Args:
+        tells: this process is the one that tells; others look without a word.
+        stop: reason → ends the run at the next boundary.
+
+    Attributes:
+        is_on: it is to be told of forwards, backwards and updates.
+        sleeps: it is to be told of evaluations (`evaluated`).
+        is_enabled: it is to be told of weights.
     """
 
     def __init__(
@@ -45,55 +66,123 @@ class MistakeWatch:
         alerts: AlertTeller,
         warn: RunWarnings,
         barrier: ErrorBarrier,
+        has_tensor_hooks: Callable[[], bool] = bool,
+        idle_wrappers: Callable[[], Sequence[Any]] = tuple,
+        steps_done: Callable[[], int] = int,
+        stop: Callable[[str], None] = lambda reason: None,
     ) -> None:
+        self._settings = settings
         self._kinds: list[Mistake] = [
-            kind() for kind in KINDS if kind.kind not in settings.on_purpose
+            kind() for kind in KINDS if settings.enabled and kind.kind not in settings.on_purpose
         ]
-        self._seen = SeenSoFar(registry=registry, world_size=world_size, made_at=[])
+        self._seen = SeenSoFar(
+            registry=registry,
+            world_size=world_size,
+            idle_wrappers=idle_wrappers,
+            steps_done=steps_done,
+            made_at=[],
+        )
         self._tells = tells
         self._alerts = alerts
         self._warn = warn
+        self._stop = stop
+        self._has_tensor_hooks = has_tensor_hooks
         self._part = barrier("mistakes", when_off=self._turn_off)
         self._step = -1
+        self._last = LAST
+        self._wakings = 0
         self._backwards = 0
-        self.is_on = settings.enabled and bool(self._kinds)
+        self._forwards: dict[tuple[int, bool, bool], int] = {}
+        self.sleeps = False
+        self.is_enabled = False
+        self._sort()
+        self.is_on = bool(self._kinds)
+
+    def _sort(self) -> None:
+        """Who has to be told of a moment; most kinds look at one or two."""
+        self.is_enabled = bool(self._kinds)
+        self._of = {
+            name: [kind for kind in self._kinds if _looks_at(kind, name)] for name in MOMENTS
+        }
+
+    # --- moments -----------------------------------------------------------------------------
+
+    def add(self, mistake: Mistake) -> None:
+        """Adds a kind of the user's own; does nothing once the first updates are made."""
+        if self.is_on and mistake.kind not in self._settings.on_purpose:
+            self._kinds.append(mistake)
+            self._sort()
+
+    def begin_with(self, mistake: Mistake) -> None:
+        """As `add`, before anything has happened, also where nothing is looked for."""
+        self.is_on = True
+        self.add(mistake)
+
+    def is_kind(self, name: str) -> bool:
+        return name in {kind.kind for kind in KINDS} | {kind.kind for kind in self._kinds}
+
+    def meant(self, name: str) -> None:
+        """The script says that it means this kind."""
+        for kind in self._kinds:
+            if kind.kind == name:
+                kind.forward_ended()
+        self._kinds = [kind for kind in self._kinds if kind.kind != name]
+        self._sort()
 
     def made(self, kind: str, found: Any) -> None:
         """The script has made an optimizer or a scheduler."""
         if self.is_on and kind in ("optimizer", "scheduler"):
             with self._part:
                 place = script_place()
-                if place is not None:
+                if place is not None and len(self._seen.made_at) < LAST:
                     self._seen.made_at.append((kind, weakref.ref(found), place))
 
-    def forward(self, module: Module) -> None:
+    def batch(self, iterator: Any, batch: Any) -> None:
+        """A data loader's iterator hands out a batch."""
         with self._part:
-            call = ForwardSeen(
-                module=module, with_graph=torch.is_grad_enabled(), place=script_place
-            )
-            self._ask(lambda mistake: mistake.forward(self._seen, call))
+            self._ask("batch", lambda mistake: mistake.batch(self._seen, iterator, batch))
+
+    def forward(self, module: Module, args: tuple[Any, ...] = ()) -> None:
+        with self._part:
+            with_graph = torch.is_grad_enabled()
+            kind = id(module), module.training, with_graph
+            count = self._forwards[kind] = self._forwards.get(kind, 0) + 1
+            if count <= FORWARDS:
+                call = ForwardSeen(
+                    module=module, with_graph=with_graph, args=args, place=script_place
+                )
+                self._ask("forward", lambda mistake: mistake.forward(self._seen, call))
 
     def forward_ended(self) -> None:
         with self._part:
-            for mistake in self._kinds:
+            for mistake in self._of["forward_ended"]:
                 mistake.forward_ended()
+
+    def evaluated(self, module: Module) -> None:
+        """A forward without gradients begins, while it sleeps."""
+        if module.training or not self._of["forward"]:
+            return
+        self._wakings += 1
+        self._last = self._seen.updates + AWAKE
+        self.sleeps, self.is_on = False, True
+        self.forward(module)
 
     def backward(self, roots: Any) -> None:
         with self._part:
             graph = None
             self._backwards += 1
-            if self._seen.updates in WALKED and self._backwards <= 4:
-                graph = _walk(roots)
-            self._ask(lambda mistake: mistake.backward(self._seen, graph))
+            if self._seen.updates in WALKED and self._backwards <= BACKWARDS:
+                graph = _walk(roots, has_tensor_hooks=self._has_tensor_hooks())
+            self._ask("backward", lambda mistake: mistake.backward(self._seen, graph))
 
     def backward_ended(self) -> None:
         with self._part:
-            for mistake in self._kinds:
+            for mistake in self._of["backward_ended"]:
                 mistake.backward_ended(self._seen)
 
     def before_update(self, optimizer: Optimizer) -> None:
         with self._part:
-            for mistake in self._kinds:
+            for mistake in self._of["before_update"]:
                 mistake.before_update(self._seen, optimizer)
 
     def updated(self, optimizer: Optimizer, step: int, *, is_lead: bool, is_left_out: bool) -> None:
@@ -112,25 +201,40 @@ class MistakeWatch:
             if is_lead:
                 seen.updates += 1
                 self._backwards = 0
+                self._forwards.clear()
             with torch.no_grad():
-                self._ask(lambda each: each.updated(seen, optimizer, is_lead=is_lead))
-            if seen.updates >= LAST:
-                self._turn_off()
+                self._ask("updated", lambda each: each.updated(seen, optimizer, is_lead=is_lead))
+            if seen.updates >= self._last:
+                self._sleep()
+
+    def exported(self, module: Module, state: Mapping[str, Any]) -> None:
+        """The script has asked for a module's ``state_dict``."""
+        with self._part:
+            for mistake in self._of["exported"]:
+                mistake.exported(self._seen, module, state)
+
+    def loaded(self, load: WeightsLoaded) -> None:
+        """The script is about to load weights into a module."""
+        with self._part:
+            self._ask("loaded", lambda mistake: mistake.loaded(self._seen, load))
 
     def continue_at(self) -> None:
         """A resume has arrived: what it would need of the first steps is gone."""
         self._turn_off()
 
-    def _ask(self, look: Callable[[Mistake], Proof | None]) -> None:
-        for mistake in list(self._kinds):
+    # --- what is found -----------------------------------------------------------------------
+
+    def _ask(self, moment: str, look: Callable[[Mistake], Proof | None]) -> None:
+        for mistake in list(self._of[moment]):
             finding = look(mistake)
             if finding is not None:
                 self._kinds.remove(mistake)
+                self._sort()
                 if self._tells:
                     self._tell(mistake.kind, finding)
 
     def _tell(self, kind: str, finding: Proof) -> None:
-        step = max(self._step, 0)
+        step = max(self._step, self._seen.steps_done(), 0)
         at = f"{finding.where}: " if finding.where else ""
         message = (
             f"{at}{finding.fact}. Mend: {finding.mend}. On purpose: "
@@ -149,20 +253,37 @@ class MistakeWatch:
         )
         self._alerts.tell(StepRecord(step=step), (alert,))
         self._warn(f"mistake: {message}", aloud=True)
+        if self._settings.stop:
+            self._stop(f"mistakes.stop: {at}{finding.fact}")
+
+    def _sleep(self) -> None:
+        self._end([mistake for mistake in self._kinds if mistake.lasts])
+        self.sleeps = bool(self._of["forward"]) and self._wakings < WAKINGS
 
     def _turn_off(self) -> None:
+        self._end([])
+        self.sleeps = False
+
+    def _end(self, left: list[Mistake]) -> None:
         for mistake in self._kinds:
             mistake.forward_ended()
         self.is_on = False
-        self._kinds = []
+        self._kinds = left
+        self._sort()
         self._seen.made_at.clear()
+        self._forwards.clear()
 
 
-def _walk(roots: Any) -> LossGraph | None:
+def _looks_at(mistake: Mistake, moment: str) -> bool:
+    return getattr(type(mistake), moment) is not getattr(Mistake, moment)
+
+
+def _walk(roots: Any, *, has_tensor_hooks: bool) -> LossGraph | None:
     given = (roots,) if isinstance(roots, torch.Tensor) else roots
     if not isinstance(given, (tuple, list)):
         return None
     try:
-        return LossGraph([each for each in given if isinstance(each, torch.Tensor)])
+        tensors = [each for each in given if isinstance(each, torch.Tensor)]
+        return LossGraph(tensors, runs_users_code=has_tensor_hooks)
     except TooLarge:
         return None

@@ -403,6 +403,10 @@ class FirstAverages:
         if wrapper.process_group.size() == dist.get_world_size():
             self._open[wrapper] = _stage(wrapper)
 
+    def idle(self) -> list[Any]:
+        """Wrappers that have never run."""
+        return [wrapper for wrapper in self._open if not _stage(wrapper)[0]]
+
     def has_begun(self) -> bool:
         """Whether one has begun, or arranged its buckets, since this was asked last."""
         if not self._open:

@@ -330,7 +330,10 @@ def _patch_loader(session: Seen, loading: Sides[LoadingHooks]) -> None:
     @outside_dynamo
     def __next__(self: Any) -> Any:
         batch = original(self)
-        return loading.now.batch(batch) if interception.is_ours() else batch
+        if not interception.is_ours():
+            return batch
+        session.batch_found(self, batch)
+        return loading.now.batch(batch)
 
     dataloader._BaseDataLoaderIter.__next__ = __next__  # type: ignore[method-assign]
 

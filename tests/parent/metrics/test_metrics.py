@@ -211,3 +211,25 @@ def test_a_file_that_fails_later_is_told_once(tmp_path: Path) -> None:
     assert "a.prom: Is a directory" in (file.problem() or "")
     assert file.problem() is None
     file.close()
+
+
+def test_probes_ask_the_supervisor_and_stay_true(tmp_path: Path) -> None:
+    metrics = Metrics(spec := spec_of(tmp_path, metrics_port=0), spec.settings)
+    place = metrics.url.removesuffix("/metrics")
+
+    def answer(path: str) -> tuple[int, bytes]:
+        try:
+            with urllib.request.urlopen(place + path, timeout=10) as got:
+                return got.status, got.read()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read()
+
+    assert answer("/livez") == (200, b"ok")
+    assert answer("/readyz") == (503, b"no step yet")
+    metrics.stepped([StepRecord(step=3)], None)
+    assert answer("/readyz") == (200, b"ok")
+    # Another attempt replays: as many minutes as it takes, no step is seen.
+    metrics.saw([event("worker_exited", cause="killed"), event("attempt_started")], attempt=2)
+    assert answer("/livez?x=1") == answer("/readyz") == (200, b"ok")
+    assert answer("/other")[0] == 404
+    metrics.close()

@@ -139,6 +139,7 @@ def test_a_long_fast_forward_says_how_far_it_is(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.setattr(attempt, "_TELL_AFTER_S", 0.0)
     monkeypatch.setattr(attempt, "_TELL_EVERY_S", 0.0)
 
     supervise({"1": TRAINED, "2": [["replay", 20, 3.0], ["steps", 80, 90], COMPLETED]}, quiet=False)

@@ -29,7 +29,7 @@ DONE = Outcome(state="completed", exit_code=0, reason="completion marker")
 
 def lines(outcome: Outcome, attempts: int = 1, report: Path | None = None) -> list[str]:
     began = [started(number) for number in range(1, attempts + 1)]
-    return closing_lines(outcome, Path("runs/my run"), began, last_step=599, report=report)
+    return closing_lines(outcome, Path("/runs/my run"), began, last_step=599, report=report)
 
 
 def started(attempt: int) -> JournalEvent:
@@ -41,7 +41,7 @@ def test_a_run_without_trouble_ends_in_four_lines() -> None:
         "completed at step 599",
         "not resumed, trained in one go",
         "not treated",
-        "next: supervisor report 'runs/my run'",
+        "next: supervisor report '/runs/my run'",
     ]
 
 
@@ -56,7 +56,7 @@ def test_who_can_go_on_is_told_how() -> None:
     first, *_, last = lines(gave_up("crash limit"))
 
     assert first == "given up at step 599: crash limit"
-    assert last == "next: supervisor resume 'runs/my run'"
+    assert last == "next: supervisor resume '/runs/my run'"
 
 
 @pytest.mark.parametrize(("has_checkpoint", "code"), [(True, 75), (False, 143)])

@@ -3,8 +3,9 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
-from supervisor.parent.watching.rank_watch import LifeCounter, StepFeed
+from supervisor.parent.watching.rank_watch import GroupFeed, LifeCounter, RankWatch, StepFeed
 from supervisor.records import StepRecord
+from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.flight_recorder import FlightRecorder
 
 
@@ -46,3 +47,20 @@ def test_a_count_that_moves_is_life_and_a_file_that_is_missing_is_none(tmp_path:
 
     path.write_bytes(b"torn")
     assert not life.has_moved()
+
+
+def test_ranks_that_others_wait_for_are_known(tmp_path: Path) -> None:
+    rundir = RunDirectory(tmp_path)
+    rundir.make(rundir.steps(0).parent)
+    feed = GroupFeed([RankWatch(rundir, rank) for rank in range(3)])
+    assert feed.behind() == []
+
+    append(rundir.steps(1), 1, 0)
+    feed.take()
+    assert feed.behind() == [0, 2]
+
+    append(rundir.steps(0), 1, 0)
+    append(rundir.steps(2), 1, 0)
+    feed.take()
+    assert (feed.behind(), feed.last_step) == ([], 0)
+    feed.close()

@@ -119,3 +119,23 @@ def test_a_rank_does_not_wait_for_one_that_waits_for_it(
     assert saved_meanwhile == []
     assert [checkpoint.step for checkpoint in ring.checkpoints()] == [1]
     assert "s to save step 1:" in (tmp_path / "journal.jsonl").read_text()
+
+
+def test_a_long_wait_at_the_end_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = CheckpointSettings(min_free_gib=0.0)
+    ring = CheckpointRing(tmp_path / "checkpoints", settings)
+    journal = Journal(tmp_path / "journal.jsonl", attempt=1, rank=0)
+    checkpointer = Checkpointer(
+        SingleWriter(ring, lambda: None), settings, journal, memory=HeldMemory(SnapshotSettings())
+    )
+    monkeypatch.setattr(saving, "_UNTOLD_S", 0.0)
+    told = threading.Event()
+    monkeypatch.setattr(checkpointer._writer, "write", lambda _: told.wait(60.0))
+    write = journal.write
+    monkeypatch.setattr(journal, "write", lambda event: (write(event), told.set()))
+
+    captured = CapturedCheckpoint(step=1, state={}, meta={}, reason="interval")
+    checkpointer.save(captured, wait=False)
+    checkpointer.close()
+
+    assert "are still being written" in (tmp_path / "journal.jsonl").read_text()

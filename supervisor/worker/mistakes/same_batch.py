@@ -1,0 +1,115 @@
+"""One and the same batch at every update."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from supervisor.worker.mistakes.mistake import ForwardSeen, Mistake, Proof, SeenSoFar
+from supervisor.worker.mistakes.places import ScriptLine, script_place
+
+TIMES = 10
+LARGE = 1_000_000
+"""Elements of a batch that is too large to be compared."""
+
+
+class SameBatch(Mistake):
+    """``next(iter(loader))`` in the loop, of a loader that does not shuffle.
+
+    Proof: ten iterators in a row, all of one loader that has further batches, each gave one batch
+    and was left; between two of them was an update, and no other loader gave anything. Each batch
+    had the bits of the first, and in the tenth round a training forward got them.
+
+    Spares: loaders of one batch (full-batch training), ``shuffle=False`` (its iterators go on), a
+    quick validation batch (the training has a loader of its own, or its forward gets other data),
+    loaders that shuffle, one batch that is fetched once.
+
+    Sources: discuss.pytorch.org/t/how-to-get-one-batch-from-a-dataloader/18971.
+    """
+
+    kind = "always_the_same_batch"
+
+    def __init__(self) -> None:
+        self._iterator: Callable[[], Any] = lambda: None
+        self._sampler: Callable[[], Any] = lambda: None
+        self._first: torch.Tensor | None = None
+        self._place: ScriptLine | None = None
+        self._rounds = 0
+        self._is_fed = self._has_updated = self._is_over = False
+
+    def batch(self, seen: SeenSoFar, iterator: Any, batch: Any) -> Proof | None:
+        if self._is_over:
+            return None
+        sampler, values = iterator._index_sampler, _first_tensor(batch)
+        if not self._rounds:
+            if values is None or values.numel() > LARGE or not _has_more(sampler):
+                self._is_over = True
+                return None
+            self._sampler, self._first = weakref.ref(sampler), values.detach().clone()
+            self._place = script_place()
+        elif (
+            sampler is not self._sampler()
+            or iterator is self._iterator()
+            or not self._has_updated
+            or values is None
+            or self._first is None
+            or not _same(values, self._first)
+        ):
+            self._is_over, self._first = True, None
+            return None
+        self._rounds += 1
+        self._iterator = weakref.ref(iterator)
+        self._has_updated = self._is_fed = False
+        return None
+
+    def forward(self, seen: SeenSoFar, call: ForwardSeen) -> Proof | None:
+        if self._rounds >= TIMES and not self._is_over and call.with_graph and not self._is_fed:
+            given = _first_tensor(call.args)
+            first = self._first
+            self._is_fed = (
+                given is not None and first is not None and _same(given.detach().cpu(), first.cpu())
+            )
+        return None
+
+    def updated(self, seen: SeenSoFar, optimizer: Optimizer, *, is_lead: bool) -> Proof | None:
+        self._has_updated = self._has_updated or is_lead
+        if self._rounds < TIMES or not self._is_fed or self._is_over:
+            return None
+        self._is_over, self._first = True, None
+        return Proof(
+            fact=(
+                f"{TIMES} updates have seen one and the same batch: each takes the first batch of "
+                "a new iterator, and the loader does not shuffle"
+            ),
+            where=str(self._place) if self._place else "",
+            mend="for batch in loader: ..., or iterator = iter(loader) once, before the loop",
+        )
+
+    def interrupted(self) -> None:
+        self._is_over, self._first = True, None
+
+
+def _first_tensor(value: Any) -> torch.Tensor | None:
+    if isinstance(value, torch.Tensor):
+        return value
+    if type(value) is dict:
+        value = value.values()
+    elif type(value) not in (list, tuple):
+        return None
+    parts: Iterable[Any] = value
+    return next(filter(lambda part: part is not None, map(_first_tensor, parts)), None)
+
+
+def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.shape == other.shape and one.dtype == other.dtype and torch.equal(one, other)
+
+
+def _has_more(sampler: Any) -> bool:
+    try:
+        return len(sampler) > 1
+    except TypeError:  # of an iterable data set
+        return False

@@ -1,0 +1,18 @@
+"""Mistake: a layer replaced after Adagrad was made."""
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+torch.manual_seed(0)
+
+net = nn.ModuleDict({"body": nn.Linear(16, 32), "fc": nn.Linear(32, 10)})
+optimizer = torch.optim.Adagrad(net.parameters(), lr=1e-2)
+net["fc"] = nn.Linear(32, 4)
+for step in range(70):
+    x = torch.randn(32, 16)
+    hidden = torch.tanh(net["body"](x))
+    loss = F.cross_entropy(net["fc"](hidden), x[:, :4].argmax(1))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()

@@ -1,0 +1,30 @@
+"""Mistake: training in eval() from the first validation on, by a closure."""
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+torch.manual_seed(0)
+
+
+def validate(net):
+    net.eval()
+    with torch.no_grad():
+        return net(torch.randn(64, 16)).mean().item()
+
+
+net = nn.Sequential(nn.Linear(16, 32), nn.Dropout(0.2), nn.ReLU(), nn.Linear(32, 4))
+optimizer = torch.optim.NAdam(net.parameters(), lr=1e-3)
+net.train()
+for step in range(70):
+    x = torch.randn(32, 16)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = F.cross_entropy(net(x), x[:, :4].argmax(1))
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    if step == 20:
+        validate(net)
