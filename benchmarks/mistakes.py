@@ -29,9 +29,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from benchmarks.hooked_script import HookedScript
 from supervisor.analysis.trial_run import TrialScript, try_script
 from supervisor.events.step_events import AlertEvent
-from supervisor.testing.mistake_check import Done, Hooked
+from supervisor.testing.mistake_check import Done
 
 Told = tuple[str, int, str, str]
 """Kind, step, message and place."""
@@ -43,7 +44,7 @@ def alerts_of(script: Path, words: Sequence[str] = ()) -> list[Told]:
     Raises:
         Exception: what went wrong in the watch, or in the script.
     """
-    run = Hooked(ends_when_done=True)
+    run = HookedScript(ends_when_done=True)
     argv, sys.argv = sys.argv, [str(script), *words]
     try:
         ends = contextlib.suppress(Done, SystemExit)
@@ -137,7 +138,7 @@ def _cost(name: str, build: Callable[[], Callable[[], Any]]) -> dict[str, Any]:
 
 def _timed(build: Callable[[], Callable[[], Any]], *, is_enabled: bool) -> tuple[float, float]:
     torch.manual_seed(0)
-    run, within = Hooked(is_enabled=is_enabled), [0.0]
+    run, within = HookedScript(is_enabled=is_enabled), [0.0]
     for moment in ("forward", "forward_ended", "backward", "backward_ended", "before_update",
                    "updated", "batch", "evaluated"):  # fmt: skip
         _time_moment(run.watch, moment, within)

@@ -4,7 +4,7 @@
 
 The healthy trainings of `benchmarks.healthy`, N generated programs, the examples, the healthy
 scripts and twins of the tests, and further scripts. Each runs in a fork of this process, in an
-empty folder, for 60 seconds at most.
+empty folder, for 60 seconds of CPU time at most.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import random
+import resource
 import shutil
 import signal
 import sys
@@ -30,7 +31,7 @@ from benchmarks.mistakes import alerts_of
 
 ROOT = Path(__file__).parents[1]
 OWN = ROOT / "tests" / "worker" / "mistakes"
-LIMIT_S = 60.0
+LIMIT_S, CPU_S = 900.0, 60
 
 
 def healthy_scripts(folder: Path, generated: int) -> Iterator[tuple[str, Path, list[str]]]:
@@ -72,6 +73,7 @@ def judged(script: Path, words: Sequence[str]) -> dict[str, Any]:
 def _in_child(write: int, script: Path, words: Sequence[str]) -> None:
     folder = tempfile.mkdtemp(prefix="mistakes-")
     os.chdir(folder)
+    resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S))
     silent = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silent, 1)
     os.dup2(silent, 2)

@@ -23,6 +23,8 @@ KEPT = "SUPERVISOR_KEPT"
 """Set by the agent: local rank → memory of the parent's for the rank's newest states."""
 KUBEFLOW_URL = "KUBEFLOW_TRAINER_SERVER_URL"
 """Set by Kubeflow Trainer's controller: where the progress of a TrainJob is told."""
+WRITES_BELOW = "SUPERVISOR_WRITES_BELOW"
+"""Set by the doctor: a folder, and after it the file that names writes outside of it."""
 _GIVES_BACK = "SUPERVISOR_GIVES_BACK"
 _SALT = "PYTHONHASHSEED"
 _BEGIN = Path(__file__).with_name("begin.py")

@@ -69,10 +69,13 @@ def test_a_healthy_course_is_no_shortfall(healthy: np.ndarray) -> None:
     assert found(healthy) == ()
 
 
-def test_losses_before_an_announced_change_are_no_measure() -> None:
-    announced = event("state_found", step=160, found="announced change")
+@pytest.mark.parametrize(
+    "change", ["announced change", "another level", "other data", "script change"]
+)
+def test_losses_before_a_change_that_was_meant_or_adopted_are_no_measure(change: str) -> None:
+    changed = event("state_found", step=160, found=change)
 
-    assert found(losses(leap), [announced]) == ()
+    assert found(losses(leap), [changed]) == ()
 
 
 def test_no_change_explains_losses_beyond_all_that_the_untrained_weights_gave() -> None:

@@ -86,8 +86,9 @@ def try_script(
     *,
     resume: bool = False,
     environment: Mapping[str, str] | None = None,
+    working_folder: Path | None = None,
 ) -> TrialRun:
-    """Runs the script in the current folder and returns when it has ended, however it did.
+    """Runs the script and returns when it has ended, however it did.
 
     Its output goes to a file beside `run_dir`; its cases are not filed in the user's library.
 
@@ -97,6 +98,7 @@ def try_script(
         settings: config keys and their values, as after ``--set``.
         resume: continue the run in `run_dir` instead.
         environment: additional variables.
+        working_folder: in which it runs; None for the current one.
 
     Raises:
         OSError: the interpreter cannot be started.
@@ -118,6 +120,7 @@ def try_script(
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
+            cwd=working_folder,
             env={**os.environ, "SUPERVISOR_CASES": cases, **(environment or {})},
         )
         try:

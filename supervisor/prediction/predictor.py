@@ -70,8 +70,8 @@ class CrashPredictor:
     heavy-tailed runs look like trouble.
 
     In a game (`MovingObjective`) the loss is the sum of what several players want and has no
-    trajectory: of it only leaps above all that the run has seen count, beside norms and values that
-    are not finite. In reinforcement learning the reward is judged instead of loss and norms.
+    trajectory: of it only leaps above all that the run has seen count, beside values that are not
+    finite. In reinforcement learning the reward is judged instead.
 
     Args:
         lines: of the policy.

@@ -35,15 +35,15 @@ class Trajectory:
         z: scales above the median of the reference, which ends a few steps ago; 0 for a rise that
             is too small for any rule.
         rise: log-ratio to that median, 0 where z is; in the linear domain the rise in spreads / 10.
-        above_tail: above the 99th percentile of the last `tail` values, outliers included.
-        above_record: above all of the last `tail` values; a healthy heavy-tailed run has one such
-            step in `tail` at most, about.
+        above_tail: above the 99th percentile of the last 1,000 values, outliers included.
+        above_record: above all of them; a healthy heavy-tailed run has one such step in 1,000 at
+            most, about.
         above_start: a leap above everything that the run has seen, its untrained start included.
     """
 
-    def __init__(self, *, size: int = 50, lag: int = 3, tail: int = 1000):
-        self.reference = Reference(size=size, lag=lag, floor=0.02)
-        self.tail = RobustWindow(tail)
+    def __init__(self) -> None:
+        self.reference = Reference(size=50, lag=3, floor=0.02)
+        self.tail = RobustWindow(1000)
         self.scale = RunScale()
         self._waiting: deque[float] = deque()
         self._suspect: float | None = None

@@ -7,7 +7,7 @@ import contextlib
 import hashlib
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,19 +15,19 @@ import torch
 from torch.nn import Module
 from torch.optim import Optimizer, optimizer
 from torch.optim.lr_scheduler import LRScheduler
-from torch.utils.data import dataloader
 
 from supervisor.records import Alert, StepRecord
 from supervisor.settings import MistakeSettings
 from supervisor.training_state.registry import Registry
 from supervisor.worker.mistakes import places
-from supervisor.worker.mistakes.mistake import Mistake, WeightsLoaded
+from supervisor.worker.mistakes.mistake import Mistake, SeenSoFar
 from supervisor.worker.mistakes.watch import MistakeWatch
 from supervisor.worker.script_state.user_frames import is_users
 
 
 class Hooked:
-    """One script's training, as a `MistakeWatch` sees it under `supervisor run`.
+    """One training, as a `MistakeWatch` sees it under `supervisor run`: forwards, backwards and
+    updates.
 
     Args:
         ends_when_done: `Done` is raised where the watch can see nothing more.
@@ -56,37 +56,24 @@ class Hooked:
         self._lead: Optimizer | None = None
         self.watch = MistakeWatch(
             MistakeSettings(enabled=is_enabled),
-            self.registry,
-            world_size=1,
+            SeenSoFar(registry=self.registry, steps_done=lambda: self.steps),
+            SimpleNamespace(tell=self._tell),  # type: ignore[arg-type]
             tells=True,
-            alerts=SimpleNamespace(tell=self._tell),  # type: ignore[arg-type]
             warn=lambda *_, **__: None,  # type: ignore[arg-type]
             barrier=lambda *_, **__: _Part(self.errors),  # type: ignore[arg-type]
             has_tensor_hooks=lambda: self.is_hooked,
-            steps_done=lambda: self.steps,
         )
 
     def _tell(self, record: StepRecord, alerts: tuple[Alert, ...]) -> None:
         self.alerts += alerts
 
     def before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+        """Called before each update; returns other arguments for it, or None."""
         self._lead = self._lead or optimizer
         self.registry.add_optimizer(optimizer)
         self._depth += 1
         if self.watch.is_on:
             self.watch.before_update(optimizer)
-        closure = kwargs.get("closure") or (args[1] if len(args) > 1 else None)
-        return None if closure is None else ((args[0], self._seen(closure)), {})
-
-    def _seen(self, closure: Callable[[], Any]) -> Callable[[], Any]:
-        def evaluated() -> Any:
-            earlier, self._depth = self._depth, 0
-            try:
-                return closure()
-            finally:
-                self._depth = earlier
-
-        return evaluated
 
     def after(self, optimizer: Optimizer, *_: Any) -> None:
         self._depth -= 1
@@ -106,7 +93,9 @@ class Hooked:
             for owner, name, made in self._patches():
                 stack.callback(_put_back, owner, name, owner.__dict__.get(name))
                 setattr(owner, name, made(getattr(owner, name)))
-            setattr(places, "is_users", lambda path: path != __file__ and is_users(path))  # noqa: B010
+            own = {inspect.getfile(cls) for cls in type(self).__mro__[:-1]}
+            looked = lambda path: path not in own and is_users(path)  # noqa: E731
+            setattr(places, "is_users", looked)  # noqa: B010
             stack.callback(setattr, places, "is_users", is_users)
             stack.callback(optimizer.register_optimizer_step_pre_hook(self.before).remove)
             stack.callback(optimizer.register_optimizer_step_post_hook(self.after).remove)
@@ -116,13 +105,8 @@ class Hooked:
         return [
             (Module, "__call__", self._forward),
             (torch.Tensor, "backward", self._backward),
-            (torch.Tensor, "register_hook", self._register_hook),
-            (torch.Tensor, "retain_grad", self._register_hook),
             (Optimizer, "__init__", lambda original: self._made(original, "optimizer")),
             (LRScheduler, "__init__", lambda original: self._made(original, "scheduler")),
-            (dataloader._BaseDataLoaderIter, "__next__", self._batch),
-            (Module, "state_dict", self._export),
-            (Module, "load_state_dict", self._load),
         ]
 
     def _forward(self, original: Any) -> Any:
@@ -158,13 +142,6 @@ class Hooked:
 
         return backward
 
-    def _register_hook(self, original: Any) -> Any:
-        def register(tensor: torch.Tensor, *args: Any) -> Any:
-            self.is_hooked = True
-            return original(tensor, *args)
-
-        return register
-
     def _made(self, original: Any, kind: str) -> Any:
         def init(made: Any, *args: Any, **kwargs: Any) -> None:
             original(made, *args, **kwargs)
@@ -173,36 +150,6 @@ class Hooked:
                 self.registry.add_optimizer(made)
 
         return init
-
-    def _batch(self, original: Any) -> Any:
-        def following(iterator: Any) -> Any:
-            batch = original(iterator)
-            if self.watch.is_on:
-                self.watch.batch(iterator, batch)
-            return batch
-
-        return following
-
-    def _export(self, original: Any) -> Any:
-        def state_dict(module: Module, *args: Any, **kwargs: Any) -> Any:
-            state = original(module, *args, **kwargs)
-            if not args and "destination" not in kwargs and self.watch.is_enabled:
-                self.watch.exported(module, state)
-            return state
-
-        return state_dict
-
-    def _load(self, original: Any) -> Any:
-        def load(module: Module, state: Mapping[str, Any], strict: bool = True, **more: Any) -> Any:
-            if self.watch.is_enabled:
-                self.watch.loaded(
-                    WeightsLoaded(
-                        module=module, state=state, is_strict=strict, place=places.script_place
-                    )
-                )
-            return original(module, state, strict, **more)
-
-        return load
 
 
 def _put_back(owner: Any, name: str, original: Any) -> None:

@@ -58,6 +58,7 @@ from supervisor.worker.live import Live
 from supervisor.worker.loading.loader_skipping import RecordedData
 from supervisor.worker.loading.loading_proofs import LoadingProofs
 from supervisor.worker.loading.placeholder_tracker import PlaceholderTracker
+from supervisor.worker.mistakes.mistake import SeenSoFar
 from supervisor.worker.mistakes.watch import MistakeWatch
 from supervisor.worker.outside_draws.outside_draws import OUTSIDE
 from supervisor.worker.probes.probes import Probes
@@ -367,15 +368,17 @@ class BuiltWorker(Ground):
         self.called_hooks = CalledHooks(self, self.tape)
         mistakes = MistakeWatch(
             self.settings.mistakes,
-            self.registry,
-            world_size=self.place.world_size,
+            SeenSoFar(
+                registry=self.registry,
+                world_size=self.place.world_size,
+                idle_wrappers=self.averages.idle,
+                steps_done=lambda: self.progress.steps_done,
+            ),
+            self.alerts,
             tells=self.place.leads and not self.is_experiment,
-            alerts=self.alerts,
             warn=self.warn,
             barrier=self.barrier,
             has_tensor_hooks=lambda: self.interception.has_tensor_hooks,
-            idle_wrappers=self.averages.idle,
-            steps_done=lambda: self.progress.steps_done,
             stop=self.schedule.ask_to_stop_saved,
         )
         self.live = Live(

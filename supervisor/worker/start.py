@@ -105,6 +105,7 @@ def _patch(worker: BuiltWorker) -> None:
     from supervisor.worker.corruption.corruption_listener import CorruptionListener
     from supervisor.worker.corruption.patches_normalisation import watch_normalisation
     from supervisor.worker.files.patches_files import watch_files
+    from supervisor.worker.files.patches_guard import guard_writes
     from supervisor.worker.gradients.patches_gradient_hooks import watch_gradient_hooks
     from supervisor.worker.mistakes.patches_weights import watch_weights
     from supervisor.worker.outside_draws.patches_databases import watch_databases
@@ -129,6 +130,7 @@ def _patch(worker: BuiltWorker) -> None:
     watch_reads(session.interception, worker.sides.reads)
     watch_random_states(session, worker.sides.random)
     watch_seeds()
+    guard_writes(worker.rundir.root)
     watch_weights(session.interception, session.mistakes)
     watch_gradient_hooks(session, worker.sides.gradients)
     watch_databases(session.interception, files.record.databases, files.record.failed)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from supervisor.codes import Cause, Severity
 from supervisor.events.step_events import AlertEvent
 from supervisor.report.facts.crash_report import find_mistakes
+from supervisor.report.gathering import gather
+from tests.report.synthetic_run import SyntheticRun
 
 
 def _alert(step: int, category: str, kind: str) -> AlertEvent:
@@ -39,3 +43,25 @@ def test_each_kind_of_mistake_stands_there_once_with_its_first_step() -> None:
     ]
     assert found[0].where == "train.py:3"
     assert found[0].message == "train.py:3: stretched_loss"
+
+
+def spiked(folder: Path, kind: str) -> Path:
+    """A loss that has jumped, in a run in which a mistake was told before."""
+    run = SyntheticRun(folder)
+    run.begin(1)
+    run.steps(0, 120, losses={60: 5000.0} | dict.fromkeys(range(61, 121), 900.0))
+    run.event("alert", step=21, severity="high", category="mistake", alert_kind=kind,
+              message=f"train.py:3: {kind}", fact=f"train.py:3: {kind}")  # fmt: skip
+    run.event("alert", step=60, severity="critical", cause="spike", message="the loss 5000")
+    run.exit("completed", 120, returncode=0)
+    return run.finish("completed")
+
+
+def test_a_mistake_that_makes_a_training_diverge_is_its_root_cause(tmp_path: Path) -> None:
+    explained = gather(spiked(tmp_path / "one", "gradients_never_cleared"))
+    other = gather(spiked(tmp_path / "other", "training_in_eval_mode"))
+
+    assert explained.root_cause == "mistake"
+    assert "gradients_never_cleared; then" in explained.root_cause_sentence
+    assert other.root_cause == "spike"
+    assert [one.kind for one in other.mistakes] == ["training_in_eval_mode"]

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from supervisor.codes import Cause, Severity
+from supervisor.events.step_events import AlertEvent
 from supervisor.records import StepRecord
 from supervisor.step_logs.new_steps import NewSteps
+from supervisor.storage.journal.journal import Journal
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.applied_rates import AppliedRates
 from supervisor.storage.steps.flight_recorder import FlightRecorder
@@ -72,3 +75,33 @@ def test_a_rollback_and_a_restart_begin_again(tmp_path: Path) -> None:
     assert found[-1].values["attempt"] == 2
     assert found[-1].values["risk"] == 0.25
     assert [new.row for new in NewSteps(rundir, 15).take()] == [15, 16, 17, 18, 19]
+
+
+def test_each_mistake_of_the_script_is_given_once(tmp_path: Path) -> None:
+    rundir = RunDirectory(tmp_path)
+    recorder = recorder_of(rundir, 1)
+    journal = Journal(rundir.journal, attempt=1, rank=0)
+    steps = NewSteps(rundir)
+    append(recorder, range(3))
+    for kind, category in (("never_a_gradient", "mistake"), ("loss_spike", "loss")):
+        journal.write(
+            AlertEvent(
+                step=2,
+                detector="x",
+                severity=Severity.HIGH,
+                category=category,
+                cause=Cause.OTHER,
+                message="m",
+                value=0.0,
+                threshold=0.0,
+                metadata={},
+                alert_kind=kind,
+            )
+        )
+
+    assert len(list(steps.take())) == 3
+    found = steps.mistakes()
+
+    recorder.close()
+    assert [event.alert_kind for event in found] == ["never_a_gradient"]
+    assert steps.mistakes() == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from supervisor.analysis.doctor.first_steps import check_first_steps
 from supervisor.analysis.doctor.machine import Check, check_machine
 from supervisor.analysis.trial_run import TrialRun, TrialScript, trial_folder
 from supervisor.config import load_resolved_config
@@ -24,7 +25,8 @@ def doctor(
     """Returns the checks of the machine and, with a script, of short runs of it.
 
     Args:
-        script: what to run, three times, in the current folder; None checks the machine alone.
+        script: what to run, once in a copy of the current folder and three times in it; None
+            checks the machine alone.
         steps: of each run.
         keep: leave the run directories there; also the disk whose speed is measured.
         say: called with progress, line by line.
@@ -35,6 +37,7 @@ def doctor(
     with trial_folder(keep) as folder:
         checks = check_machine(Path.cwd(), folder)
         if script is not None:
+            checks += check_first_steps(script, folder, say)
             checks += _check_script(script, steps, folder, say)
     return checks
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from torch.nn import Module
@@ -75,7 +75,7 @@ class SeenSoFar:
     updates: int = 0
     idle_wrappers: Callable[[], Sequence[Any]] = tuple
     steps_done: Callable[[], int] = int
-    made_at: list[tuple[str, Callable[[], object], ScriptLine]]
+    made_at: list[tuple[str, Callable[[], object], ScriptLine]] = field(default_factory=list)
 
     def place_of(self, wanted: object) -> ScriptLine | None:
         return next((place for _, holder, place in self.made_at if holder() is wanted), None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -13,7 +13,6 @@ from torch.optim import Optimizer
 from supervisor.codes import Cause, Severity
 from supervisor.records import Alert, StepRecord
 from supervisor.settings import MistakeSettings
-from supervisor.training_state.registry import Registry
 from supervisor.worker.core.error_barrier import ErrorBarrier
 from supervisor.worker.core.progress import RunWarnings
 from supervisor.worker.judging.dispatcher import AlertTeller
@@ -59,29 +58,20 @@ class MistakeWatch:
     def __init__(
         self,
         settings: MistakeSettings,
-        registry: Registry,
-        *,
-        world_size: int,
-        tells: bool,
+        seen: SeenSoFar,
         alerts: AlertTeller,
+        *,
+        tells: bool,
         warn: RunWarnings,
         barrier: ErrorBarrier,
         has_tensor_hooks: Callable[[], bool] = bool,
-        idle_wrappers: Callable[[], Sequence[Any]] = tuple,
-        steps_done: Callable[[], int] = int,
         stop: Callable[[str], None] = lambda reason: None,
     ) -> None:
         self._settings = settings
         self._kinds: list[Mistake] = [
             kind() for kind in KINDS if settings.enabled and kind.kind not in settings.on_purpose
         ]
-        self._seen = SeenSoFar(
-            registry=registry,
-            world_size=world_size,
-            idle_wrappers=idle_wrappers,
-            steps_done=steps_done,
-            made_at=[],
-        )
+        self._seen = seen
         self._tells = tells
         self._alerts = alerts
         self._warn = warn

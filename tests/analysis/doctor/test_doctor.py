@@ -9,6 +9,7 @@ import pytest
 
 import supervisor.analysis.doctor.doctor as doctor_module
 from supervisor.analysis.doctor.doctor import doctor
+from supervisor.analysis.doctor.first_steps import check_first_steps
 from supervisor.analysis.doctor.machine import Check, _disk_speed, _name_clash, check_machine
 from supervisor.analysis.doctor.script import (
     check_checkpoints,
@@ -72,6 +73,7 @@ def test_a_script_gets_its_own_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     checks = {check.name: check for check in doctor(TrialScript(words=("train.py",)), steps=12)}
 
     assert list(checks) == [
+        "silent mistakes",
         "training",
         "gradient clipping",
         "precision fallback",
@@ -87,6 +89,60 @@ def test_a_script_gets_its_own_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     assert checks["signals"].ok
     assert not checks["exact resume"].ok
     assert "manual_seed" in checks["exact resume"].detail
+
+
+FORGETFUL = """
+from pathlib import Path
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+net, head = nn.Sequential(nn.Linear(8, 16), nn.ReLU()), nn.Linear(16, 4)
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+refused = []
+for write in (
+    lambda: open(OUTSIDE, "w"),
+    lambda: torch.save(net, OUTSIDE),
+    lambda: Path("large.bin").write_bytes(b"gone"),
+    lambda: Path(OUTSIDE).parent.joinpath("new").mkdir(),
+):
+    try:
+        write()
+    except PermissionError:
+        refused.append(1)
+Path("result.txt").write_text(str(len(refused)))
+for step in range(70):
+    x = torch.randn(8, 8)
+    loss = head(net(x)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+assert len(refused) == 4
+"""
+
+
+def test_the_first_steps_run_in_a_copy_and_writes_elsewhere_are_refused_and_named(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = tmp_path_factory.mktemp("elsewhere") / "out.pt"
+    monkeypatch.setattr("supervisor.analysis.doctor.first_steps.LARGE", 8)
+    monkeypatch.setenv("TMPDIR", str(tmp_path_factory.mktemp("temporary")))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+    Path("train.py").write_text(FORGETFUL.replace("OUTSIDE", repr(str(elsewhere))))
+    Path("large.bin").write_bytes(b"a large file")
+    script = TrialScript(words=(str(Path("train.py").absolute()),))
+
+    checks = check_first_steps(script, tmp_path_factory.mktemp("runs"), lambda _: None)
+
+    assert [(check.name, check.ok) for check in checks] == [
+        ("silent mistakes", False),
+        ("writes", False),
+    ]
+    assert "train.py:8: 2 of 4 tensors" in checks[0].detail
+    assert str(elsewhere) in checks[1].detail
+    assert not elsewhere.exists()
+    assert Path("large.bin").read_bytes() == b"a large file"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["large.bin", "train.py"]
 
 
 def test_a_script_that_does_not_train_is_said_so(monkeypatch: pytest.MonkeyPatch) -> None:

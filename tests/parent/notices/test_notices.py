@@ -41,6 +41,8 @@ def test_each_kind_of_news_has_its_event_and_a_sentence() -> None:
         event("action", name="rollback", outcome="refused", applied=False, **action),
         event("checkpoint_saved"),
         event("restart", next_attempt=2, delay_s=1.0, reason="killed", way="exact"),
+        event("alert", category="mistake", severity="high", message="x", fact="train.py:3: y"),
+        event("alert", category="loss", severity="high", message="x"),
         event("hang_detected", evidence=["no step for 60 s"], frames=[], stacks="x"),
         event("run_finished", state="completed", exit_code=0, reason="done", attempts=2),
         event("run_finished", state="gave_up", exit_code=70, reason="crash limit", attempts=2),
@@ -48,6 +50,7 @@ def test_each_kind_of_news_has_its_event_and_a_sentence() -> None:
     ) == [
         ("treated", "cut_lr at step 5: the loss rose"),
         ("restart", "starts attempt 2: killed"),
+        ("mistake", "trains with a mistake of the script: train.py:3: y"),
         ("hang", "hangs: no step for 60 s"),
         ("completed", "the training ran to its end"),
         ("gave_up", "gave up: crash limit"),

@@ -13,7 +13,8 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from supervisor.testing.mistake_check import Hooked, check_mistake
+from benchmarks.hooked_script import HookedScript as Hooked
+from supervisor.testing.mistake_check import check_mistake
 from supervisor.worker.mistakes.loss_graph import LossGraph, saved
 from supervisor.worker.mistakes.mistake import Mistake, Proof, SeenSoFar
 from supervisor.worker.mistakes.never_graded import NeverGraded

@@ -42,6 +42,7 @@ Listener = type("Listener", (TrainingHooks,), methods)
 session = types.SimpleNamespace(
     hooks=types.SimpleNamespace(now=Listener()), interception=interception,
     last_model=lambda: None,
+    batch_found=lambda loader, batch: None,
     object_found=lambda kind, found: told.append("found " + kind),
     has_parameters=lambda module: any(True for _ in nn.Module.parameters(module)),
     enters_autocast=lambda: False,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -52,7 +54,8 @@ def compared(
         append(killed, 0, number, loss)
     killed.close()
     recorder, told = FlightRecorder(folder / "steps", 2), Told()
-    steps = RecordedSteps(told, recorder, controls)
+    ground: Any = SimpleNamespace(journal=told, controls=controls)
+    steps = RecordedSteps(ground, recorder)
     steps.goes_live(Arrived(step=FIRST, path=folder, state={}, meta={}, said=SAID, is_exact=True))
     for number, loss in enumerate(again):
         append(recorder, 1, number, loss)
