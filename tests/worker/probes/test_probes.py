@@ -78,11 +78,9 @@ def probes_in(folder: Path, warned: list[str], model: nn.Module | None = None) -
 def test_an_error_ends_the_looks_and_not_the_training(tmp_path: Path) -> None:
     warned: list[str] = []
     probes = probes_in(tmp_path, warned)
-    parameter = torch.ones(2, 2, requires_grad=True)
-    parameter.grad = torch.ones(2, 2)
 
     probes.begin(30)
-    found = probes.before_update(30, None, [parameter])  # type: ignore[arg-type]
+    found = probes.before_update(30, None, [None])  # type: ignore[arg-type, list-item]
     probes.after_update(30)
 
     assert found == {}
