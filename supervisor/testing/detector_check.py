@@ -19,7 +19,6 @@ OBSERVED = (
     "latent_variance",
     "active_units",
     "recon_loss",
-    "adam_rms",
     "dead_layers_share",
     "layer_gradient_max",
     "entropy",

@@ -58,7 +58,6 @@ from supervisor.worker.live import Live
 from supervisor.worker.loading.loader_skipping import RecordedData
 from supervisor.worker.loading.loading_proofs import LoadingProofs
 from supervisor.worker.loading.placeholder_tracker import PlaceholderTracker
-from supervisor.worker.mistakes.mistake import SeenSoFar
 from supervisor.worker.mistakes.watch import MistakeWatch
 from supervisor.worker.outside_draws.outside_draws import OUTSIDE
 from supervisor.worker.probes.probes import Probes
@@ -366,21 +365,7 @@ class BuiltWorker(Ground):
             ScriptChanges(self.registry, self.watch, self.snapshots, is_on=is_on),
         )
         self.called_hooks = CalledHooks(self, self.tape)
-        mistakes = MistakeWatch(
-            self.settings.mistakes,
-            SeenSoFar(
-                registry=self.registry,
-                world_size=self.place.world_size,
-                idle_wrappers=self.averages.idle,
-                steps_done=lambda: self.progress.steps_done,
-            ),
-            self.alerts,
-            tells=self.place.leads and not self.is_experiment,
-            warn=self.warn,
-            barrier=self.barrier,
-            has_tensor_hooks=lambda: self.interception.has_tensor_hooks,
-            stop=self.schedule.ask_to_stop_saved,
-        )
+        mistakes = MistakeWatch.of(self, self.alerts, self.averages.idle)
         self.live = Live(
             self,
             mistakes=mistakes,

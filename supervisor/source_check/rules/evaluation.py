@@ -37,11 +37,11 @@ def _stays_in_eval(source: Source) -> Iterator[ast.AST]:
             beside = [step for step in steps if loop in step.loops]
             if not beside or any(loop in event.loops for event in trained):
                 continue
-            if _is_called(source, loop, leaves.receiver) and _is_optimised(source, leaves.receiver):
+            if _is_called(loop, leaves.receiver) and _is_optimised(source, leaves.receiver):
                 yield leaves.apart_from(beside[-1])
 
 
-def _is_called(source: Source, loop: ast.AST, model: str) -> bool:
+def _is_called(loop: ast.AST, model: str) -> bool:
     """Does the loop call the model itself? What is evaluated only is trained elsewhere."""
     return any(isinstance(n, ast.Call) and dotted(n.func) == model for n in ast.walk(loop))
 

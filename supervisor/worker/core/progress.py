@@ -115,7 +115,6 @@ class Progress:
             another number of ranks.
         is_counted: no tape tells how the script came here, but its updates were counted.
         tape_lost: why it does not, as a resume says it; empty while nothing special is known.
-        backwards_of_last: backward calls of the last step.
         graphs: that the script keeps across updates.
         autocast: the context that the training is in.
     """
@@ -133,7 +132,6 @@ class Progress:
     tape_lost: str = ""
     loop_shift: int = 0
     is_counted: bool = False
-    backwards_of_last: int = 0
     graphs: GraphsAcross = field(default_factory=GraphsAcross)
     autocast: AutocastContext = field(default_factory=AutocastContext)
 

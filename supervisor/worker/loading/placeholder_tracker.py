@@ -133,7 +133,7 @@ class PlaceholderTracker(TorchDispatchMode):
             return func(*args, **kwargs)
         given = [t for t in _tensors((args, kwargs)) if self._is_tainted(t)]
         if given:
-            fault = self._fault(func, args, given)
+            fault = self._fault(func, args)
             if fault:
                 self._on_leak(f"the script {fault}")
         output = func(*args, **kwargs)
@@ -144,7 +144,7 @@ class PlaceholderTracker(TorchDispatchMode):
                 self._note(tensor, self._derived)
         return output
 
-    def _fault(self, func: Any, args: Any, given: list[torch.Tensor]) -> str:
+    def _fault(self, func: Any, args: Any) -> str:
         name, tags = str(func), func.tags
         if func.namespace in COLLECTIVES:
             return ""  # ranks send nothing in a replay, and one process alone sends to nobody

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from supervisor.codes import Cause, Severity
 from supervisor.records import Alert, StepRecord
 from supervisor.settings import MistakeSettings
 from supervisor.worker.core.error_barrier import ErrorBarrier
+from supervisor.worker.core.ground import Ground
 from supervisor.worker.core.progress import RunWarnings
 from supervisor.worker.judging.dispatcher import AlertTeller
 from supervisor.worker.mistakes.catalogue import KINDS
@@ -87,6 +88,28 @@ class MistakeWatch:
         self.is_enabled = False
         self._sort()
         self.is_on = bool(self._kinds)
+
+    @classmethod
+    def of(
+        cls, ground: Ground, alerts: AlertTeller, idle_wrappers: Callable[[], Sequence[Any]]
+    ) -> MistakeWatch:
+        """The worker's own. `idle_wrappers`: see `SeenSoFar`."""
+        progress, interception, place = ground.progress, ground.interception, ground.place
+        return cls(
+            ground.settings.mistakes,
+            SeenSoFar(
+                registry=ground.registry,
+                world_size=place.world_size,
+                idle_wrappers=idle_wrappers,
+                steps_done=lambda: progress.steps_done,
+            ),
+            alerts,
+            tells=place.leads and not ground.is_experiment,
+            warn=ground.warn,
+            barrier=ground.barrier,
+            has_tensor_hooks=lambda: interception.has_tensor_hooks,
+            stop=ground.schedule.ask_to_stop_saved,
+        )
 
     def _sort(self) -> None:
         """Who has to be told of a moment; most kinds look at one or two."""

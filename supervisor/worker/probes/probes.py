@@ -24,7 +24,6 @@ from supervisor.worker.probes.patches_looks import look_at_modules
 from supervisor.worker.probes.update_look import UpdateLook
 
 FIGURES = (
-    "adam_rms",
     "update_ratio",
     "dead_layers_share",
     "layer_gradient_max",
@@ -47,7 +46,7 @@ COMPILED = (
 
 
 class Probes(Part):
-    """Activations, attention, Adam's update and each layer's gradient, at some of the steps.
+    """Activations, attention, the size of updates and each layer's gradient, at some of the steps.
 
     Two kinds of looks share the budget evenly, each at its own pace: at an update, and at a
     forward. Nothing is patched or computed at any other step, nothing of a step that is looked at

@@ -22,7 +22,7 @@ MAX_ELEMENTS = 8192
 
 
 class UpdateLook:
-    """Gradient, second moment and weights of the lead optimizer's matrices at one step.
+    """Gradient and weights of the lead optimizer's matrices at one step.
 
     Vectors (biases, norms) are left out: a mean over few elements is noise.
 
@@ -50,7 +50,7 @@ class UpdateLook:
             norm: of the whole gradient before the script clipped it; None if that is not known.
 
         Returns:
-            ``adam_rms``, ``dead_layers_share`` and ``layer_gradient_max``.
+            ``dead_layers_share`` and ``layer_gradient_max``.
         """
         self.largest = {}
         self._parameters = parameters
@@ -65,8 +65,6 @@ class UpdateLook:
         chosen = sorted({*matrices[::apart], matrices[-1]})
         is_scaled = getattr(optimizer, "grad_scale", None) is not None  # fused
         found = self._layers(chosen, parameters, None if is_scaled else norm)
-        if not is_scaled:
-            found |= self._adam_rms(optimizer, chosen, parameters)
         self._indices = chosen
         self._before = [strided(parameters[i], MAX_ELEMENTS).clone() for i in chosen]
         self._after = [parameters[i] for i in chosen]
@@ -112,21 +110,6 @@ class UpdateLook:
             found |= self._worst("layer_gradient_max", layers)
         return found
 
-    def _adam_rms(
-        self, optimizer: Optimizer, chosen: Sequence[int], parameters: Sequence[torch.Tensor]
-    ) -> dict[str, float]:
-        """Root of the mean of g^2 / max(v, eps^2), v as the update will use it."""
-        ratios: dict[int, float] = {}
-        first = 0
-        for group in optimizer.param_groups:
-            inside = range(first, first + len(group["params"]))
-            first = inside.stop
-            members = [i for i in chosen if i in inside and _moment(optimizer, parameters[i])]
-            if members and "betas" in group and "eps" in group:
-                values = _mean_ratios(optimizer, group, [parameters[i] for i in members])
-                ratios |= zip(members, values, strict=True)
-        return self._worst("adam_rms", ratios)
-
     def _worst(self, name: str, values: Mapping[int, float]) -> dict[str, float]:
         finite = {index: value for index, value in values.items() if math.isfinite(value)}
         if not finite:
@@ -139,32 +122,10 @@ class UpdateLook:
         self.largest[name] = [(weakref.ref(self._parameters[i]), value) for i, value in worst]
 
 
-def _moment(optimizer: Optimizer, parameter: torch.Tensor) -> bool:
-    return _is_plain(optimizer.state.get(parameter, {}).get("exp_avg_sq"))
-
-
 def _is_plain(tensor: Any) -> bool:
     """Whether arithmetic on it is local and cheap: real, not sparse, not spread over processes."""
     is_strided = type(tensor) is torch.Tensor and tensor.layout is torch.strided
     return is_strided and not tensor.is_complex()
-
-
-def _mean_ratios(
-    optimizer: Optimizer, group: Mapping[str, Any], parameters: Sequence[torch.Tensor]
-) -> list[float]:
-    beta = float(group["betas"][1])
-    states = [optimizer.state[parameter] for parameter in parameters]
-    steps = states[0].get("step", group.get("step", 0))
-    made = (read_number(steps) if isinstance(steps, torch.Tensor) else float(steps)) + 1.0
-    gradients = [strided(p.grad, MAX_ELEMENTS).float() for p in parameters if p.grad is not None]
-    squares = torch._foreach_mul(gradients, gradients)
-    hooks = [strided(state["exp_avg_sq"], MAX_ELEMENTS).float() for state in states]
-    used = torch._foreach_lerp(hooks, squares, 1.0 - beta)
-    torch._foreach_div_(used, 1.0 - beta**made)
-    torch._foreach_clamp_min_(used, max(float(group["eps"]) ** 2, 1e-38))
-    torch._foreach_div_(squares, used)
-    sums = _numbers(torch._foreach_norm(squares, 1))
-    return [math.sqrt(total / ratio.numel()) for total, ratio in zip(sums, squares, strict=True)]
 
 
 def _numbers(scalars: Sequence[torch.Tensor]) -> list[float]:

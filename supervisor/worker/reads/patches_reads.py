@@ -88,12 +88,10 @@ def _patch_item(interception: InterceptionState, reads: Sides[ScriptReads]) -> N
         return reads.now.read(kind, functools.partial(_once, interception, original, self))
 
     torch.Tensor.item = item  # type: ignore[method-assign, assignment]
-    _spare_optimizers(interception, reads, original)
+    _spare_optimizers(interception, original)
 
 
-def _spare_optimizers(
-    interception: InterceptionState, reads: Sides[ScriptReads], item: Callable[[torch.Tensor], Any]
-) -> None:
+def _spare_optimizers(interception: InterceptionState, item: Callable[[torch.Tensor], Any]) -> None:
     """Torch's optimizers read the step count of each parameter at every update: these reads are
     not the script's, and do not go through the patched `Tensor.item`."""
     original = sys.modules["torch.optim.optimizer"]._get_value

@@ -230,7 +230,6 @@ class StepRecorder:
         controls = self._update_controls.controls
         if controls.ramp is not None or controls.adaptive is not None:
             controls.advance(math.nan if probe.grad_norm is None else probe.grad_norm)
-        progress.backwards_of_last = probe.backward_calls
         probe.forget()
         if self._probes.is_on:
             probe.observed.update(self._probes.after_update(progress.steps_done))

@@ -195,22 +195,15 @@ def stepped(optimizer: torch.optim.Optimizer, gradient: float) -> dict[str, floa
 
 
 @pytest.mark.parametrize("make", [torch.optim.Adam, torch.optim.AdamW])
-def test_a_stale_second_moment_and_the_size_of_an_update_are_seen(make: Any) -> None:
+def test_the_size_of_an_update_is_seen(make: Any) -> None:
     model = nn.Linear(30, 30)
     with torch.no_grad():
         model.weight.fill_(0.1)
     optimizer = make(model.parameters(), lr=1e-3)
     for _ in range(50):
         usual = stepped(optimizer, 1.0)
-    jump = stepped(optimizer, 20.0)
 
-    assert usual["adam_rms"] == pytest.approx(1.0, rel=1e-3)
     assert usual["update_ratio"] == pytest.approx(1e-3 / (0.1 - 49e-3), rel=1e-2)
-    # v = ((1 - b) 400 + b) / (1 - b^51), with g = 20
-    moment = 0.001 * 400 + 0.999 * (1 - 0.999**50)
-    expected = math.sqrt(400 / (moment / (1 - 0.999**51)))
-    assert jump["adam_rms"] == pytest.approx(expected, rel=1e-2)
-    assert jump["adam_rms"] > 2.3
 
 
 def test_layers_without_gradient_are_a_share_unless_all_are() -> None:
@@ -225,7 +218,6 @@ def test_layers_without_gradient_are_a_share_unless_all_are() -> None:
 
     assert seen["dead_layers_share"] == 0.5
     assert UpdateLook().before_update(optimizer, parameters) == {}
-    assert "adam_rms" not in seen
 
 
 def test_the_largest_gradient_of_a_layer_is_that_before_clipping() -> None:

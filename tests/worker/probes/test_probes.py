@@ -78,11 +78,9 @@ def probes_in(folder: Path, warned: list[str], model: nn.Module | None = None) -
 def test_an_error_ends_the_looks_and_not_the_training(tmp_path: Path) -> None:
     warned: list[str] = []
     probes = probes_in(tmp_path, warned)
-    parameter = torch.ones(2, 2, requires_grad=True)
-    parameter.grad = torch.ones(2, 2)
 
     probes.begin(30)
-    found = probes.before_update(30, None, [parameter])  # type: ignore[arg-type]
+    found = probes.before_update(30, None, [None])  # type: ignore[arg-type, list-item]
     probes.after_update(30)
 
     assert found == {}
@@ -134,5 +132,5 @@ def test_a_run_with_a_look_at_every_step_ends_with_the_same_weights(tmp_path: Pa
     assert looks["forwards"] >= 38
     assert looks["updates"] >= 38
     columns = json.loads((looked.run_dir / "steps" / "rank_0.steps.columns.json").read_text())
-    expected = {"adam_rms", "attention_logit_max", "dead_units_share", "loader_wait_share"}
+    expected = {"attention_logit_max", "dead_units_share", "loader_wait_share"}
     assert expected <= set(columns)
