@@ -48,4 +48,4 @@ def watch_weights(interception: InterceptionState, watch: MistakeWatch) -> None:
         return watch.is_enabled and interception.is_ours() and not interception.replaying
 
     Module.state_dict = state_dict  # type: ignore[method-assign]
-    Module.load_state_dict = load_state_dict  # type: ignore[method-assign,assignment]
+    Module.load_state_dict = load_state_dict  # type: ignore[method-assign]
