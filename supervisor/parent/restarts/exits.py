@@ -179,6 +179,9 @@ def _completed(ending: ProcessEnding) -> WorkerExit | None:
         return _exit(ending, ExitCause.NONFINITE, ending.note.sick, retry=False)
     if ending.is_cut_off:
         return None
+    if ending.returncode > 0:
+        line = f"what the script does at its exit ended with {ending.returncode}"
+        return _exit(ending, ExitCause.USER_ERROR, line, retry=False, sign=ExitSign.OWN_EXIT)
     return _exit(ending, ExitCause.COMPLETED, "completion marker", retry=False)
 
 

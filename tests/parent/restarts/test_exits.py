@@ -51,6 +51,8 @@ CASES = {
             returncode=0, note=ExitNote(kind="completed"), sent_directly=15, hang="no step"),
         "hang", True,
     ),
+    "marker, and os._exit(3) in what the script does at its exit": (
+        noted("completed", 3), "user_error", False),
     "marker, and killed in what the script does at its exit": (
         noted("completed", -9), "killed", True),
     "marker, and the kernel had no memory for that": (
