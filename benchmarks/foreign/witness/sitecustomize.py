@@ -5,6 +5,7 @@ used for the plain run and for the supervised one, so that both can be compared.
 """
 
 import atexit
+import gc
 import hashlib
 import itertools
 import json
@@ -83,7 +84,12 @@ def _keep_what_optimizers_hold():
             kept[number] = self.param_groups
             weakref.finalize(self, dropped.append, number).atexit = False
 
+    looked = [0]
+
     def let_go(optimizer, args, kwargs):
+        if len(kept) > 1 and max(kept) != looked[0]:
+            looked[0] = max(kept)  # a new one: when an earlier one's cycle goes is chance
+            gc.collect()
         while dropped:
             kept.pop(dropped.pop(), None)
 
