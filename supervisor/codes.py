@@ -151,8 +151,6 @@ class ExitCause(str, enum.Enum):
     INTERRUPTED = "interrupted"
     PREEMPTED = "preempted"
     USER_ERROR = "user_error"
-    MISTAKE = "mistake"
-    """A silent mistake of the script was told, and ``mistakes.stop`` is on."""
 
 
 class OutsideCause(str, enum.Enum):
@@ -182,6 +180,8 @@ class ExitSign(str, enum.Enum):
     """The process sent itself the signal that ended it."""
     OWN_EXIT = "own_exit"
     """The script ended itself with ``sys.exit``."""
+    MISTAKE = "mistake"
+    """A silent mistake of the script was told, and ``mistakes.stop`` is on."""
     LOADER_DIED = "loader_died"
     SUPERVISOR_DIED = "supervisor_died"
     """And the worker with it."""

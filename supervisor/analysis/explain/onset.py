@@ -33,7 +33,6 @@ _NO_FAILURE = frozenset(
         ExitCause.INTERRUPTED,
         ExitCause.PREEMPTED,
         ExitCause.USER_ERROR,
-        ExitCause.MISTAKE,
     }
 )
 

@@ -271,7 +271,8 @@ def _mistake(ending: ProcessEnding) -> WorkerExit | None:
     note = ending.note
     if note is None or note.kind != "mistake":
         return None
-    return _exit(ending, ExitCause.MISTAKE, _first_line(note.message), retry=False)
+    line, sign = _first_line(note.message), ExitSign.MISTAKE
+    return _exit(ending, ExitCause.USER_ERROR, line, retry=False, sign=sign)
 
 
 def _retry(ending: ProcessEnding) -> WorkerExit | None:

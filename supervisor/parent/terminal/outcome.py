@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from supervisor.records import ExitCause, WorkerExit
+from supervisor.codes import ExitCause, ExitSign
+from supervisor.records import WorkerExit
 
 EXIT_COMPLETED = 0
 EXIT_GAVE_UP = 70
@@ -45,7 +46,7 @@ def of_final_exit(
         return Outcome(state="completed", exit_code=EXIT_COMPLETED, reason=evidence)
     if worker_exit.cause in (ExitCause.INTERRUPTED, ExitCause.PREEMPTED):
         return interrupted(evidence, has_checkpoint=has_checkpoint, asked_by=asked_by)
-    if worker_exit.cause is ExitCause.USER_ERROR:
+    if worker_exit.cause is ExitCause.USER_ERROR and worker_exit.sign is not ExitSign.MISTAKE:
         return Outcome(state="failed", exit_code=_own_code(worker_exit), reason=evidence)
     return gave_up(evidence)
 

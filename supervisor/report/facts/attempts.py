@@ -35,7 +35,7 @@ _CAUSES_OF_NOTES = {
     "user_error": ExitCause.USER_ERROR,
     "interrupted": ExitCause.INTERRUPTED,
     "stop": ExitCause.NONFINITE,
-    "mistake": ExitCause.MISTAKE,
+    "mistake": ExitCause.USER_ERROR,
 }
 
 

@@ -27,7 +27,6 @@ EXITS = {
     ExitCause.INTERRUPTED: "The run was interrupted.",
     ExitCause.PREEMPTED: "The run was preempted.",
     ExitCause.USER_ERROR: "The script failed.",
-    ExitCause.MISTAKE: "The run was stopped at a mistake of the script.",
 }
 
 Words = tuple[str, str]

@@ -39,7 +39,6 @@ _NO_CASES = frozenset(
         ExitCause.INTERRUPTED,
         ExitCause.PREEMPTED,
         ExitCause.USER_ERROR,
-        ExitCause.MISTAKE,
     }
 )
 """Exits without a fault, or against which no treatment helps."""
