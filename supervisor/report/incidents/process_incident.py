@@ -40,12 +40,15 @@ def process_incident(
         words = f"The worker was killed by {_signal(attempt.signum)}"
         if attempt.sign is ExitSign.OWN_SIGNAL:
             words = f"The script's process sent itself {_signal(attempt.signum)}"
-    is_supervisor = attempt.sign is ExitSign.SUPERVISOR_DIED
-    if is_supervisor:
+    key: str = cause
+    if attempt.sign is ExitSign.MISTAKE:
+        key, words = "mistake", "The run was stopped at a mistake of the script"
+    if attempt.sign is ExitSign.SUPERVISOR_DIED:
+        key = "supervisor_died"
         words = "The supervisor was killed, or its machine went down, and the worker with it"
     evidence_for, evidence_against = process_evidence(run_data, attempt, cause)
     return Incident(
-        key="supervisor_died" if is_supervisor else cause,
+        key=key,
         sentence=f"{words}{where}{_named(run_data, attempt, cause)}{_stood(run_data, hang)}.",
         step=step,
         attempt=attempt.number,
