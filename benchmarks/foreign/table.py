@@ -8,40 +8,40 @@ from collections.abc import Iterable
 from benchmarks.foreign.catalogue import SCRIPTS
 from benchmarks.foreign.verdict import Verdict
 
-_HEAD = (
-    "| library | version | torch | healthy | exact after a kill | what to know |\n|" + 6 * " --- |"
-)
+_HEAD = "| library | healthy | exact after a kill | what to know |\n|" + 4 * " --- |"
 
 
 def compatibility_table(verdicts: Iterable[Verdict]) -> str:
     """Returns a row for each repository whose scripts ran, and their sum.
 
-    The repositories are checked out as they are on the day of the trial. So where no commit is
-    recorded that day, the newest of a row, stands for their version.
+    Those whose every kill was resumed exactly share one row. Versions are in results.json.
     """
     home = {script.name: (script.repository, script.ranks) for script in SCRIPTS}
     by_home: defaultdict[tuple[str, int], list[Verdict]] = defaultdict(list)
     ran = [verdict for verdict in verdicts if verdict.healthy]
     for verdict in ran:
         by_home[home[verdict.name]].append(verdict)
-    lines = [_HEAD]
+    rows, exact, of_exact = [], [], list[Verdict]()
     for repository, ranks in sorted(by_home):
         of_it = by_home[repository, ranks]
         title = repository if ranks == 1 else f"{repository}, {ranks} ranks"
-        lines.append(_row(title, of_it, "; ".join(filter(None, map(_known, of_it)))))
+        known = "; ".join(filter(None, map(_known, of_it)))
+        if known:
+            rows.append(_row(title, of_it, known))
+        else:
+            exact.append(title)
+            of_exact += of_it
+    if exact:
+        rows.append(_row("; ".join(exact), of_exact, "every kill resumed exactly"))
     false = sum(verdict.is_false for verdict in ran)
-    lines.append(_row("**all**", ran, f"falsely called exact: {false or 'none'}"))
-    return "\n".join(lines)
+    return "\n".join([_HEAD, *rows, _row("**all**", ran, f"falsely called exact: {false or 'none'}")])
 
 
 def _row(title: str, verdicts: list[Verdict], known: str) -> str:
     kills = [kill for verdict in verdicts for kill in verdict.struck]
     exact = sum(kill.is_exact and kill.true == "same" for kill in kills)
     healthy = sum(verdict.is_healthy for verdict in verdicts)
-    newest = max(verdicts, key=lambda verdict: verdict.date)
-    torches = "/".join(sorted({verdict.torch for verdict in verdicts}))
-    counts = f"{healthy}/{len(verdicts)} | {exact}/{len(kills)}"
-    return f"| {title} | {newest.version or newest.date} | {torches} | {counts} | {known} |"
+    return f"| {title} | {healthy}/{len(verdicts)} | {exact}/{len(kills)} | {known} |"
 
 
 def _known(verdict: Verdict) -> str:

@@ -27,6 +27,9 @@ GAN = Verdict(
 )
 STRUCK_EARLY = (Kill("step 3", "start", "same"),)
 FOLDS = Verdict("Fabric folds", "same", "same", STRUCK_EARLY, date="day", torch="2", version="abc")
+STRUCK = (Kill("step 9", "exact", "same"),)
+NANO = Verdict("nanoGPT characters", "same", "same", STRUCK, date="day", torch="2")
+MAKEMORE = Verdict("makemore transformer", "same", "same", STRUCK, date="day", torch="2")
 BROKEN = Verdict("Fabric PPO", "exit 1")
 
 
@@ -47,13 +50,13 @@ def test_results_are_read_as_they_were_written(tmp_path: Path) -> None:
 
 
 def test_the_table_counts_kills_by_library_and_leaves_out_what_did_not_run() -> None:
-    lines = compatibility_table([GAN, FOLDS, BROKEN]).splitlines()
+    lines = compatibility_table([GAN, FOLDS, BROKEN, NANO, MAKEMORE]).splitlines()
 
     assert lines[2:] == [
-        "| Lightning-AI/pytorch-lightning | abc | 2 | 1/1 | 0/1 | Fabric folds: from the start |",
-        "| eriklindernoren/PyTorch-GAN | day | 2 | 1/1 | 1/2 "
-        "| PyTorch-GAN gan: exact exact, another end |",
-        "| **all** | day | 2 | 2/2 | 1/3 | falsely called exact: 1 |",
+        "| Lightning-AI/pytorch-lightning | 1/1 | 0/1 | Fabric folds: from the start |",
+        "| eriklindernoren/PyTorch-GAN | 1/1 | 1/2 | PyTorch-GAN gan: exact exact, another end |",
+        "| karpathy/makemore; karpathy/nanoGPT | 2/2 | 2/2 | every kill resumed exactly |",
+        "| **all** | 4/4 | 3/5 | falsely called exact: 1 |",
     ]
 
 

@@ -123,10 +123,30 @@ def compare(folder: Path, words: list[str], *, terminal: bool = False) -> dict[s
     }
 
 
+ROWS = {
+    "string hashes": ("hash.*", "sys.flags.hash_randomization"),
+    "standard output": ("*.stdout.line_buffering",),
+    "frames below": ("frames.*",),
+    "`warnings.filters`": ("*.warnings.filters",),
+    "`sys.modules`": ("sys.modules",),
+    "`sys.meta_path`": ("start.sys.meta_path",),
+    "built-in functions": (
+        *("*.builtins.open", "torch.os.*", "trained.os.*", "*.os._exit", "*.os.exec*"),
+        "*.os.fork",
+    ),
+    "signals": ("*.signal.caught", "fork"),
+    "open files": ("*.open_files", "*.next_descriptor"),
+    "threads": ("trained.threads",),
+    "session": ("process.leads_*",),
+    "the process": ("process.command", "process.parent"),
+}
+"""Beginning of a row of the page's table → what the probe calls this."""
+
+
 def documented() -> list[str]:
-    """The patterns in the last column of the page's table."""
-    rows = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if "|" in line][2:]
-    return [name for row in rows for name in re.findall(r"`([^`]+)`", row.split("|")[-2])]
+    """The patterns of the rows that the page's table has."""
+    page = PAGE.read_text(encoding="utf-8")
+    return [name for row, names in ROWS.items() if f"\n| {row}" in page for name in names]
 
 
 def unlisted(differences: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The page about the check tells of every rule as the code has it."""
+"""The page about the check names every rule with its risk."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ PAGE = Path(__file__).parents[2] / "docs" / "check.md"
 
 @pytest.mark.parametrize("rule", ALL_RULES, ids=lambda rule: rule.name)
 def test_the_page_has_the_rule(rule: Rule) -> None:
-    row = f"| `{rule.name}` | {rule.risk} | {rule.message} |"
+    rows = PAGE.read_text(encoding="utf-8").splitlines()
 
-    assert row in PAGE.read_text(encoding="utf-8").splitlines()
+    assert sum(row.startswith(f"| `{rule.name}` | {rule.risk} | ") for row in rows) == 1
