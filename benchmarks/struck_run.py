@@ -30,9 +30,11 @@ class StruckRun:
         folder.mkdir(exist_ok=True)
         self._settings = [word for setting in settings for word in ("--set", setting)]
         self._line: list[str] = []
+        self._given: set[Path] = set()
 
     def begin(self, script: str) -> None:
         self._line = ["run", "--run-dir", str(self.run_dir), *self._settings, script]
+        self._given = {*self.folder.iterdir()}
         self.start(*self._line)
 
     def start(self, *words: str) -> None:
@@ -76,7 +78,9 @@ class StruckRun:
                 return code
             if code == 75 or any(self.run_dir.glob("checkpoints/step_*")):
                 self.start("resume", str(self.run_dir))
-            else:
+            else:  # another run: whoever begins it clears away what the first has left
+                for path in {*self.folder.glob("*.*")} - self._given:
+                    path.unlink() if path.is_file() else None
                 self.start(*self._line[:2], f"{self.run_dir}-again", *self._line[3:])
         return self.process.wait(TIMEOUT_S)
 
