@@ -34,7 +34,8 @@ def compatibility_table(verdicts: Iterable[Verdict]) -> str:
     if exact:
         rows.append(_row("; ".join(exact), of_exact, "every kill resumed exactly"))
     false = sum(verdict.is_false for verdict in ran)
-    return "\n".join([_HEAD, *rows, _row("**all**", ran, f"falsely called exact: {false or 'none'}")])
+    total = _row("**all**", ran, f"falsely called exact: {false or 'none'}")
+    return "\n".join([_HEAD, *rows, total])
 
 
 def _row(title: str, verdicts: list[Verdict], known: str) -> str:

@@ -129,7 +129,7 @@ ROWS = {
     "frames below": ("frames.*",),
     "`warnings.filters`": ("*.warnings.filters",),
     "`sys.modules`": ("sys.modules",),
-    "`sys.meta_path`": ("start.sys.meta_path",),
+    "`sys.meta_path`": ("*.sys.meta_path",),
     "built-in functions": (
         *("*.builtins.open", "torch.os.*", "trained.os.*", "*.os._exit", "*.os.exec*"),
         "*.os.fork",
