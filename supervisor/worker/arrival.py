@@ -7,10 +7,10 @@ from supervisor.events.state_events import Resumed, WarningEvent
 from supervisor.storage.checkpoints.checkpoints import CheckpointRing
 from supervisor.worker.checkpoints.starting_point import ResumePoint
 from supervisor.worker.core.graphs_across import GRAPHS_ACROSS
-from supervisor.worker.core.ground import Ground
 from supervisor.worker.core.interception_state import forget_compiled
 from supervisor.worker.core.part import Arrived
 from supervisor.worker.core.parts import Parts
+from supervisor.worker.core.worker_context import WorkerContext
 from supervisor.worker.files.attempt_files import wait_for_executors
 from supervisor.worker.live import Live
 from supervisor.worker.outside_draws.outside_draws import OUTSIDE
@@ -30,14 +30,14 @@ class Arrival:
 
     def __init__(
         self,
-        ground: Ground,
+        context: WorkerContext,
         ranks: RankContext,
         restorer: StateRestorer,
         parts: Parts,
         ring: CheckpointRing,
         live: Live,
     ) -> None:
-        self.order, self.progress, self.journal = ground.order, ground.progress, ground.journal
+        self.order, self.progress, self.journal = context.order, context.progress, context.journal
         self.ranks = ranks
         self.restorer = restorer
         self.parts = parts

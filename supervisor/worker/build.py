@@ -1,4 +1,4 @@
-"""How a worker is put together: from the ground up, each piece of those before it."""
+"""How a worker is put together: from the context up, each piece of those before it."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ from supervisor.worker.checkpoints.starting_point import find_starting_point
 from supervisor.worker.checkpoints.whole_state import WholeState
 from supervisor.worker.compute_check.compute_check import ComputeCheck, ComputeListener
 from supervisor.worker.core.boundaries import BoundarySchedule, LookRequests, StepTimes
-from supervisor.worker.core.ground import Ground
 from supervisor.worker.core.part import Part
 from supervisor.worker.core.parts import Parts
 from supervisor.worker.core.process_signs import Heartbeat
 from supervisor.worker.core.progress import RecordingLimits
 from supervisor.worker.core.step_probe import StepProbe
 from supervisor.worker.core.trace import trace
+from supervisor.worker.core.worker_context import WorkerContext
 from supervisor.worker.corruption.corruption_listener import CorruptionListener
 from supervisor.worker.corruption.state_check import StateCheck
 from supervisor.worker.corruption.update_watch import UpdateWatch
@@ -122,9 +122,9 @@ ORDER: tuple[type[Part], ...] = (
 """In which order parts are called, at each of their moments."""
 
 
-class BuiltWorker(Ground):
+class BuiltWorker(WorkerContext):
     """All that a worker is made of. Each method makes what its name says of what is there.
-    Parts are given themselves as `Ground` alone, and what else they need one by one.
+    Parts are given themselves as `WorkerContext` alone, and what else they need one by one.
 
     Called once, when torch has been imported by the script, before the script goes on.
 

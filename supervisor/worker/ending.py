@@ -14,9 +14,9 @@ from supervisor.storage.steps.tape import TapeWriter
 from supervisor.training_state.optimizer_state import optimizer_parameters
 from supervisor.training_state.tensors import local
 from supervisor.worker.checkpoints.checkpointer import Checkpointer
-from supervisor.worker.core.ground import Ground
 from supervisor.worker.core.part import Ended
 from supervisor.worker.core.parts import Parts
+from supervisor.worker.core.worker_context import WorkerContext
 from supervisor.worker.ranks.rank_context import RankContext
 from supervisor.worker.samples.sample_guard import SampleGuard
 from supervisor.worker.step_record.step_recorder import tell_unseen_updates
@@ -34,14 +34,14 @@ class Sickness:
 
     def __init__(
         self,
-        ground: Ground,
+        context: WorkerContext,
         pipeline: Pipeline,
         samples: SampleGuard,
         lead: Callable[[], Optimizer | None],
     ) -> None:
-        self._registry = ground.registry
+        self._registry = context.registry
         self._pipeline = pipeline
-        self._health = ground.health
+        self._health = context.health
         self._samples = samples
         self._lead = lead
 
@@ -91,14 +91,14 @@ class Ending:
 
     def __init__(
         self,
-        ground: Ground,
+        context: WorkerContext,
         parts: Parts,
         ranks: RankContext,
         checkpointer: Checkpointer,
         tape: TapeWriter,
         script_files: ScriptFiles,
     ) -> None:
-        self.progress, self.health, self.journal = ground.progress, ground.health, ground.journal
+        self.progress, self.health, self.journal = context.progress, context.health, context.journal
         self.parts = parts
         self.ranks = ranks
         self.checkpointer = checkpointer

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 from supervisor.worker.checkpoints.checkpoint_listener import CheckpointListener
-from supervisor.worker.core.ground import Ground
 from supervisor.worker.core.part import Part
 from supervisor.worker.core.process_signs import ExitRequest
+from supervisor.worker.core.worker_context import WorkerContext
 from supervisor.worker.judging.dispatcher import Dispatcher
 
 
@@ -17,19 +17,19 @@ class LeaveListener(Part):
     name = "leaving"
 
     def __init__(
-        self, ground: Ground, dispatcher: Dispatcher, checkpoints: CheckpointListener
+        self, context: WorkerContext, dispatcher: Dispatcher, checkpoints: CheckpointListener
     ) -> None:
         self._last_step = (
             math.inf
-            if ground.settings.stop_after_steps is None
-            else ground.settings.stop_after_steps
+            if context.settings.stop_after_steps is None
+            else context.settings.stop_after_steps
         )
-        self._schedule = ground.schedule
+        self._schedule = context.schedule
         self._dispatcher = dispatcher
         self._checkpoints = checkpoints
-        self._saving = ground.barrier(checkpoints.name)
-        self._judging = ground.barrier("judging")
-        self._health = ground.health
+        self._saving = context.barrier(checkpoints.name)
+        self._judging = context.barrier("judging")
+        self._health = context.health
 
     def next_boundary(self, step: int) -> tuple[float, float]:
         return self._last_step, math.inf

@@ -35,11 +35,11 @@ from supervisor.storage.steps.tape import EntryKind
 from supervisor.worker.compute_check.compute_check import BACKWARD, FORWARD, ComputeCheck
 from supervisor.worker.core.boundary_clock import BoundaryClock, SeenClosures, graph_nodes
 from supervisor.worker.core.graphs_across import has_graph
-from supervisor.worker.core.ground import Ground
 from supervisor.worker.core.parts import Parts
 from supervisor.worker.core.process_signs import Heartbeat
 from supervisor.worker.core.step_probe import told_by_scaler
 from supervisor.worker.core.training_hooks import Call, TrainingHooks
+from supervisor.worker.core.worker_context import WorkerContext
 from supervisor.worker.corruption.update_watch import UpdateWatch
 from supervisor.worker.gradients.called_hooks import CalledHooks
 from supervisor.worker.judging.dispatcher import Dispatcher, NewTrainings
@@ -66,7 +66,7 @@ class Live(TrainingHooks):
 
     def __init__(
         self,
-        ground: Ground,
+        context: WorkerContext,
         *,
         parts: Parts,
         recording: Recording,
@@ -83,13 +83,13 @@ class Live(TrainingHooks):
         heartbeat: Heartbeat,
         mistakes: MistakeWatch,
     ) -> None:
-        barrier, is_alone = ground.barrier, ground.place.is_alone
-        faults = ground.rundir.root / f"faults{ground.suffix}.json"
-        injector = FaultInjector(ground.settings.faults, faults, rank=ground.rank)
+        barrier, is_alone = context.barrier, context.place.is_alone
+        faults = context.rundir.root / f"faults{context.suffix}.json"
+        injector = FaultInjector(context.settings.faults, faults, rank=context.rank)
         self.clock = BoundaryClock(of_ranks=not is_alone)
-        self.interception = ground.interception
-        self.progress = ground.progress
-        self.registry = ground.registry
+        self.interception = context.interception
+        self.progress = context.progress
+        self.registry = context.registry
         self._parts = parts
         self.schedule = parts.schedule
         self._recording = recording
@@ -99,7 +99,7 @@ class Live(TrainingHooks):
         self._dispatcher = dispatcher
         self._updates = updates
         self._trainings = trainings
-        self._own_time = OwnTime(None if is_alone else OwnTimes(ground.rundir.steps(ground.rank)))
+        self._own_time = OwnTime(None if is_alone else OwnTimes(context.rundir.steps(context.rank)))
         self._trial = trial
         self._watch = watch
         self._compute = compute
@@ -116,7 +116,7 @@ class Live(TrainingHooks):
         self._judging_part = barrier("judging")
         self._watching_part = barrier("corruption")
         self._update_part = barrier("update", is_essential=True, records=True)
-        self._closures = SeenClosures(ground.interception)
+        self._closures = SeenClosures(context.interception)
         self._last_module: Callable[[], Module | None] = lambda: None
         self._boundary_at = -1  # steps done at the last boundary: each step has only one
         self._met: IdentitySet[Any] = IdentitySet()

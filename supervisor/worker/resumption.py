@@ -15,10 +15,10 @@ from supervisor.training_state.census.reach import Reach
 from supervisor.training_state.held_values import storages
 from supervisor.worker.arrival import Arrival
 from supervisor.worker.checkpoints.starting_point import ResumePoint
-from supervisor.worker.core.ground import Ground
 from supervisor.worker.core.loop_count import LoopCount
 from supervisor.worker.core.process_signs import LOADING, SHORT, ExitRequest
 from supervisor.worker.core.training_hooks import TrainingHooks
+from supervisor.worker.core.worker_context import WorkerContext
 from supervisor.worker.files.attempt_files import AttemptFiles
 from supervisor.worker.loading.placeholder_tracker import PlaceholderTracker
 from supervisor.worker.process.output import Silence
@@ -55,10 +55,10 @@ class Route:
     count: LoopCount | None
 
     @classmethod
-    def to(cls, ground: Ground, start: ResumePoint) -> Route:
+    def to(cls, context: WorkerContext, start: ResumePoint) -> Route:
         """Returns the way to `start`."""
-        meta, is_plain = start.checkpoint.meta, ground.order.way == "approximate"
-        ranks, is_enabled = ground.place.world_size, ground.settings.fast_forward.enabled
+        meta, is_plain = start.checkpoint.meta, context.order.way == "approximate"
+        ranks, is_enabled = context.place.world_size, context.settings.fast_forward.enabled
         end, count = int(meta.get("tape_offset", -1)), None
         if is_enabled and not is_plain:
             count = LoopCount.of(start.checkpoint, before=start.saved_by, now=ranks)
@@ -81,7 +81,7 @@ class Route:
                 raise ReplayError("the checkpoint and its tape are of another version")
             return cls(
                 start=start,
-                tape=TapeReader(ground.rundir.tape(ground.rank), end=end),
+                tape=TapeReader(context.rundir.tape(context.rank), end=end),
                 problem=None,
                 count=None,
             )
@@ -121,7 +121,7 @@ class Resumption:
 
     def __init__(
         self,
-        ground: Ground,
+        context: WorkerContext,
         route: Route | None,
         replay: Replay | None,
         arrival: Arrival,
@@ -133,9 +133,9 @@ class Resumption:
         self._replay = replay
         self._arrival = arrival
         self._files = files
-        self._registry = ground.registry
-        self._interception = ground.interception
-        self.warn = ground.warn
+        self._registry = context.registry
+        self._interception = context.interception
+        self.warn = context.warn
         self._go_live = go_live
         self._silence = Silence()
         several = replay is not None and self.is_of_ranks

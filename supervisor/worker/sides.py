@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from supervisor.worker.core.ground import Ground
 from supervisor.worker.core.part import Sides
 from supervisor.worker.core.process_signs import Heartbeat
 from supervisor.worker.core.training_hooks import ScriptReads, TrainingHooks
+from supervisor.worker.core.worker_context import WorkerContext
 from supervisor.worker.gradients.called_hooks import CalledHooks, GradientHooks
 from supervisor.worker.live import Live
 from supervisor.worker.loading.loader_hooks import LoaderHooks
@@ -25,14 +25,14 @@ class AllSides:
 
     def __init__(
         self,
-        ground: Ground,
+        context: WorkerContext,
         live: Live,
         replay: Replay | None,
         recording: Recording,
         gradient_hooks: CalledHooks,
         heartbeat: Heartbeat,
     ) -> None:
-        loaders, reads = LoaderHooks(ground, recording, heartbeat), LiveReads(ground, recording)
+        loaders, reads = LoaderHooks(context, recording, heartbeat), LiveReads(context, recording)
         self.hooks = Sides[TrainingHooks](live, replay)
         self.loading = Sides[LoadingHooks](loaders, replay.loading if replay else None)
         self.reads = Sides[ScriptReads](reads, replay.reads if replay else None)

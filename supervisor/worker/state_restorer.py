@@ -14,7 +14,7 @@ from supervisor.training_state.sharding.repartition import put_back_held, repart
 from supervisor.training_state.state import ALL_PARTS, TrainingState
 from supervisor.training_state.tensors import first_difference
 from supervisor.worker.checkpoints.starting_point import ResumePoint
-from supervisor.worker.core.ground import Ground
+from supervisor.worker.core.worker_context import WorkerContext
 from supervisor.worker.script_state.script_census import Compared, ScriptCensus
 from supervisor.worker.script_state.user_frames import modules_in, user_frames
 from supervisor.worker.script_state.user_tensors import UserTensors
@@ -30,7 +30,7 @@ class StateRestorer:
 
     def __init__(
         self,
-        ground: Ground,
+        context: WorkerContext,
         state: TrainingState,
         held: UserTensors,
         census: ScriptCensus,
@@ -39,9 +39,9 @@ class StateRestorer:
         self._state = state
         self._held = held
         self._census = census
-        self._registry = ground.registry
+        self._registry = context.registry
         self._ordered = ordered
-        self._fp32 = ground.order.fp32
+        self._fp32 = context.order.fp32
         self.compared = Compared()
 
     @property

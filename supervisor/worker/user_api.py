@@ -10,10 +10,10 @@ from supervisor.events.state_events import StateFound
 from supervisor.pipeline import Pipeline
 from supervisor.records import Alert
 from supervisor.storage.steps.tape import EntryKind
-from supervisor.worker.core.ground import Ground
 from supervisor.worker.core.part import Sides
 from supervisor.worker.core.step_probe import observed_numbers
 from supervisor.worker.core.training_hooks import ScriptReads
+from supervisor.worker.core.worker_context import WorkerContext
 from supervisor.worker.judging.dispatcher import AlertTeller, Dispatcher
 from supervisor.worker.mistakes.mistake import Mistake
 from supervisor.worker.worker_session import Session
@@ -28,15 +28,15 @@ class UserApi:
 
     def __init__(
         self,
-        ground: Ground,
+        context: WorkerContext,
         session: Session,
         dispatcher: Dispatcher,
         pipeline: Pipeline,
         alerts: AlertTeller,
         reads: Sides[ScriptReads],
     ) -> None:
-        self.progress, self.barrier = ground.progress, ground.barrier
-        self.journal = ground.group_journal
+        self.progress, self.barrier = context.progress, context.barrier
+        self.journal = context.group_journal
         self.session = session
         self.dispatcher = dispatcher
         self.pipeline = pipeline

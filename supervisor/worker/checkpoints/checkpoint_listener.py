@@ -17,9 +17,9 @@ from supervisor.training_state.snapshot import SnapshotRing
 from supervisor.worker.checkpoints.checkpoint_writer import CapturedCheckpoint
 from supervisor.worker.checkpoints.checkpointer import Checkpointer
 from supervisor.worker.core.boundaries import StepTimes, TimedPart
-from supervisor.worker.core.ground import Ground
 from supervisor.worker.core.part import ALWAYS, Arrived, SavePoint
 from supervisor.worker.core.progress import Progress
+from supervisor.worker.core.worker_context import WorkerContext
 from supervisor.worker.script_state.user_frames import call_under_way, user_frames
 from supervisor.worker.script_state.user_tensors import UserTensors
 
@@ -107,14 +107,18 @@ class CheckpointListener(TimedPart):
     name = "checkpoints"
 
     def __init__(
-        self, ground: Ground, checkpointer: Checkpointer, capture: BoundaryCapture, times: StepTimes
+        self,
+        context: WorkerContext,
+        checkpointer: Checkpointer,
+        capture: BoundaryCapture,
+        times: StepTimes,
     ) -> None:
-        super().__init__(ground.turns)
+        super().__init__(context.turns)
         self._checkpointer = checkpointer
         self._capture = capture
-        self._schedule = ground.schedule
+        self._schedule = context.schedule
         self._times = times
-        self._health = ground.health
+        self._health = context.health
 
     def at_boundary(self, step: int) -> None:
         checkpointer, schedule, health = self._checkpointer, self._schedule, self._health
@@ -161,17 +165,17 @@ class MemoryListener(TimedPart):
 
     def __init__(
         self,
-        ground: Ground,
+        context: WorkerContext,
         memory: HeldMemory,
         snapshots: SnapshotRing,
         checkpointer: Checkpointer,
     ) -> None:
-        super().__init__(ground.turns)
-        self._on_disk = most_kept(ground.settings.checkpoint)
+        super().__init__(context.turns)
+        self._on_disk = most_kept(context.settings.checkpoint)
         self._memory = memory
         self._snapshots = snapshots
         self._checkpointer = checkpointer
-        self._journal = ground.group_journal
+        self._journal = context.group_journal
         self._from_step = 0
         self._next_at = 0.0
         self._fewest = math.inf

@@ -14,8 +14,8 @@ from supervisor.worker.checkpoints.checkpointer import Checkpointer
 from supervisor.worker.checkpoints.rank_memory import RankMemory
 from supervisor.worker.core.boundaries import TimedPart
 from supervisor.worker.core.budget import Share, usual_cost
-from supervisor.worker.core.ground import Ground
 from supervisor.worker.core.part import Ended
+from supervisor.worker.core.worker_context import WorkerContext
 
 SOON = 10.0
 """Times its cost, the second copy beside the process follows the first, for which the system had to
@@ -36,25 +36,25 @@ class PartingCheckpoint(TimedPart):
 
     def __init__(
         self,
-        ground: Ground,
+        context: WorkerContext,
         capture: BoundaryCapture,
         checkpointer: Checkpointer,
         of_rank: RankMemory | None,
     ) -> None:
-        super().__init__(ground.turns)
-        settings = ground.settings.parting
-        can_write = ground.place.is_alone or of_rank is not None
-        self._is_enabled = settings.enabled and can_write and not ground.is_experiment
+        super().__init__(context.turns)
+        settings = context.settings.parting
+        can_write = context.place.is_alone or of_rank is not None
+        self._is_enabled = settings.enabled and can_write and not context.is_experiment
         self._every = settings.every_steps
         self._share = Share(settings.max_overhead)
         self._capture = capture
         self._checkpointer = checkpointer
         self._script_files = capture.script_files
         self._tape = capture.tape
-        self._schedule = ground.schedule
-        self._health = ground.health
+        self._schedule = context.schedule
+        self._health = context.health
         self._progress = capture.progress
-        self._warn = ground.warn
+        self._warn = context.warn
         self._of_rank = of_rank
         self._rank_kept = -1
         self._cost_s = 0.0

@@ -12,7 +12,7 @@ from supervisor.errors import CheckpointError
 from supervisor.training_state.state import ROLLBACK_PARTS, is_finite
 from supervisor.worker.checkpoints.checkpoint_writer import CapturedCheckpoint
 from supervisor.worker.checkpoints.checkpointer import Checkpointer
-from supervisor.worker.core.ground import Ground
+from supervisor.worker.core.worker_context import WorkerContext
 
 
 class PreTreatmentCheckpoint:
@@ -27,15 +27,15 @@ class PreTreatmentCheckpoint:
 
     def __init__(
         self,
-        ground: Ground,
+        worker_context: WorkerContext,
         whole_state: Callable[[], tuple[dict[str, Any], dict[str, Any]]],
         checkpointer: Checkpointer,
     ) -> None:
         self._whole_state = whole_state
         self._checkpointer = checkpointer
-        self._progress = ground.progress
-        self._run = ground.rundir.root
-        self._warn = ground.warn
+        self._progress = worker_context.progress
+        self._run = worker_context.rundir.root
+        self._warn = worker_context.warn
         self._kept_at = 0
         self._kept_finite = False
         self._thrown_at = 0

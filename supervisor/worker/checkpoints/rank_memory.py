@@ -15,7 +15,7 @@ from supervisor.storage.run.kept_memory import PLACES
 from supervisor.training_state.kept_place import KeptPlace, read_place
 from supervisor.training_state.snapshot import state_bytes
 from supervisor.worker.checkpoints.checkpoint_writer import CapturedCheckpoint
-from supervisor.worker.core.ground import Ground
+from supervisor.worker.core.worker_context import WorkerContext
 
 
 class RankMemory:
@@ -105,21 +105,21 @@ def kept_at(paths: Sequence[str], step: int) -> tuple[RankPlace, CapturedCheckpo
     return None
 
 
-def held_memory(ground: Ground, kept: Sequence[str]) -> HeldMemory:
+def held_memory(context: WorkerContext, kept: Sequence[str]) -> HeldMemory:
     """Returns what copies of this worker's state are counted in.
 
     Args:
         kept: paths of this rank's places, for which there is room first.
     """
-    warn, progress = ground.warn, ground.progress
+    warn, progress = context.warn, context.progress
 
     def tell(copies: int) -> None:
         warn.write(StateFound(step=progress.steps_done, found=Found.COPIES_HELD, count=copies))
 
     return HeldMemory(
-        ground.settings.snapshot,
-        most=ground.order.most_copies,
+        context.settings.snapshot,
+        most=context.order.most_copies,
         first={BUFFER: 1, **({HELD: PLACES} if kept else {})},
-        ranks=ground.place.local_world_size,
+        ranks=context.place.local_world_size,
         tell=tell,
     )

@@ -53,7 +53,7 @@ from supervisor.worker.checkpoints.checkpoint_writer import (
     with_digest,
 )
 from supervisor.worker.checkpoints.split_replicas import SplitReplicas
-from supervisor.worker.core.ground import Ground
+from supervisor.worker.core.worker_context import WorkerContext
 from supervisor.worker.ranks.exchanges import check_same_place
 
 TIMEOUT_S = 600.0
@@ -338,13 +338,13 @@ class FollowerWriter(CheckpointWriter):
 
 
 def writer_of(
-    ground: Ground,
+    context: WorkerContext,
     ring: CheckpointRing,
     before_publishing: Callable[[], None],
     may_go_back: Callable[[], bool],
 ) -> CheckpointWriter:
     """Returns who writes checkpoints at this rank's place. `may_go_back`: see `SplitReplicas`."""
-    place, attempt, registry = ground.place, ground.attempt, ground.registry
+    place, attempt, registry = context.place, context.attempt, context.registry
     if place.is_alone:
         return SingleWriter(ring, before_publishing)
     if not place.leads:
@@ -357,9 +357,9 @@ def writer_of(
         )
     replicas = SplitReplicas(
         ring=ring,
-        schedule=ground.schedule,
-        journal=ground.journal,
-        warn=ground.warn,
+        schedule=context.schedule,
+        journal=context.journal,
+        warn=context.warn,
         may_go_back=may_go_back,
     )
     return LeadWriter(

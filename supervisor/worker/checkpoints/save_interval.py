@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from supervisor.settings import CheckpointSettings
 from supervisor.worker.core.budget import CHECKPOINTS, Share
-from supervisor.worker.core.ground import Ground
+from supervisor.worker.core.worker_context import WorkerContext
 
 FIRST_COST_S = 1e-3
 """Assumed until the first save was measured, and at least."""
@@ -54,9 +54,9 @@ class SaveInterval:
         self.next_at = now + self.seconds()
 
     @classmethod
-    def of(cls, ground: Ground) -> SaveInterval:
+    def of(cls, context: WorkerContext) -> SaveInterval:
         """Of an attempt that begins now."""
-        settings, order = ground.settings.checkpoint, ground.order
+        settings, order = context.settings.checkpoint, context.order
         return cls(settings, time.monotonic(), failures=order.failures, trained_s=order.trained_s)
 
     @property

@@ -11,8 +11,8 @@ from supervisor.training_state.snapshot import SnapshotRing
 from supervisor.worker.checkpoints.whole_state import WholeState
 from supervisor.worker.core.boundaries import StepTimes, TimedPart
 from supervisor.worker.core.budget import CHECKPOINTS, Share, usual_cost
-from supervisor.worker.core.ground import Ground
 from supervisor.worker.core.part import Arrived
+from supervisor.worker.core.worker_context import WorkerContext
 
 MIN_STEPS = 10
 MAX_STEPS = 50
@@ -41,22 +41,22 @@ class SnapshotListener(TimedPart):
 
     def __init__(
         self,
-        ground: Ground,
+        context: WorkerContext,
         whole: WholeState,
         snapshots: SnapshotRing,
         times: StepTimes,
         corruption: SnapshotCheck,
     ) -> None:
-        super().__init__(ground.turns)
+        super().__init__(context.turns)
         self._corruption = corruption
-        self._checking = ground.barrier(corruption.name)
-        self._is_enabled = ground.settings.snapshot.enabled
-        self._every = ground.settings.snapshot.every_steps
-        self._share = Share((1.0 - CHECKPOINTS) * ground.settings.checkpoint.max_overhead)
+        self._checking = context.barrier(corruption.name)
+        self._is_enabled = context.settings.snapshot.enabled
+        self._every = context.settings.snapshot.every_steps
+        self._share = Share((1.0 - CHECKPOINTS) * context.settings.checkpoint.max_overhead)
         self._whole = whole
         self._snapshots = snapshots
         self._times = times
-        self._health = ground.health
+        self._health = context.health
         self._next = 1.0 if self._is_enabled else math.inf
         self._next_look = 0.0
         self._cost_s = 0.0

@@ -18,7 +18,7 @@ from supervisor.training_state.sharding.gathered import (
     read_all_ranks,
     read_rank_state,
 )
-from supervisor.worker.core.ground import Ground
+from supervisor.worker.core.worker_context import WorkerContext
 from supervisor.worker.ranks.exchanges import CommonBeginning, common_beginning
 
 
@@ -54,21 +54,21 @@ class ResumePoint:
         check_digest(self.checkpoint, self.state)
 
 
-def find_starting_point(ground: Ground, ring: CheckpointRing) -> ResumePoint | None:
+def find_starting_point(context: WorkerContext, ring: CheckpointRing) -> ResumePoint | None:
     """Returns the ordered checkpoint, or the next older one that can be loaded; None for nothing.
 
     What is left out on the way is in the journal. An abandoned state is taken only if it is the
     ordered one, and is abandoned no longer then. Called once, at the worker's start.
     """
-    start = _find(ground, ring)
-    if ground.place.leads:
+    start = _find(context, ring)
+    if context.place.leads:
         with contextlib.suppress(CheckpointError):  # they stay what they are: for a person
             ring.leave_course(-1 if start is None else start.checkpoint.step)
     return start
 
 
-def _find(ground: Ground, ring: CheckpointRing) -> ResumePoint | None:
-    place, journal, step = ground.place, ground.journal, ground.order.checkpoint_step
+def _find(context: WorkerContext, ring: CheckpointRing) -> ResumePoint | None:
+    place, journal, step = context.place, context.journal, context.order.checkpoint_step
     if step is None:
         return None
     found = ring.checkpoints()

@@ -13,10 +13,10 @@ from supervisor.training_state.owners import find_owners
 from supervisor.training_state.sharding.repartition import layouts, transient_buffers
 from supervisor.training_state.state import TrainingState
 from supervisor.worker.core.graphs_across import GRAPHS_ACROSS, KEPT_GRAPHS
-from supervisor.worker.core.ground import Ground
 from supervisor.worker.core.loop_count import IS_COUNTED, SPLITS_DATA, UPDATES
 from supervisor.worker.core.part import Arrived, Part, SavePoint
 from supervisor.worker.core.progress import CASTS_STAY, OLDER_CASTS
+from supervisor.worker.core.worker_context import WorkerContext
 from supervisor.worker.outside_draws.outside_draws import META, OUTSIDE
 from supervisor.worker.script_state.user_tensors import UserTensors
 
@@ -33,12 +33,12 @@ class WholeState(Part):
 
     name = "state"
 
-    def __init__(self, ground: Ground, state: TrainingState, held: UserTensors) -> None:
+    def __init__(self, context: WorkerContext, state: TrainingState, held: UserTensors) -> None:
         self._state = state
         self._registry = state.registry
         self._held = held
-        self._progress = ground.progress
-        self._warn = ground.warn
+        self._progress = context.progress
+        self._warn = context.warn
         self._told_of_casts = False
 
     def for_rollback(self) -> tuple[Mapping[str, Any], int]:

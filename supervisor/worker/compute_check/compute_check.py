@@ -27,9 +27,9 @@ from supervisor.worker.compute_check.doubled_operators import (
 )
 from supervisor.worker.core.boundaries import TimedPart
 from supervisor.worker.core.budget import Pace
-from supervisor.worker.core.ground import Ground
 from supervisor.worker.core.interception_state import has_compiled, is_capturing
 from supervisor.worker.core.part import Ended
+from supervisor.worker.core.worker_context import WorkerContext
 from supervisor.worker.corruption.corrupted_tensor import flipped_bit
 from supervisor.worker.judging.dispatcher import AlertTeller
 
@@ -210,15 +210,15 @@ class ComputeListener(TimedPart):
 
     name = "compute check"
 
-    def __init__(self, ground: Ground, check: ComputeCheck, alerts: AlertTeller) -> None:
-        super().__init__(ground.turns)
-        is_experiment, settings = ground.is_experiment, ground.settings.compute_check
+    def __init__(self, context: WorkerContext, check: ComputeCheck, alerts: AlertTeller) -> None:
+        super().__init__(context.turns)
+        is_experiment, settings = context.is_experiment, context.settings.compute_check
         settings = ComputeCheckSettings() if is_experiment else settings
         share = settings.max_overhead if settings.enabled else 0.0
         self._pace = Pace(share, settings.every_steps if settings.enabled else None)
         self._check = check
         self._alerts = alerts
-        self._warn = ground.warn
+        self._warn = context.warn
         self._started = time.perf_counter()
 
     def is_due(self, step: int) -> bool:

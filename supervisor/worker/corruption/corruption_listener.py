@@ -11,8 +11,8 @@ from supervisor.events.step_events import CorruptionFound
 from supervisor.records import ActionResult, Alert, Cause, Decision, StepRecord
 from supervisor.training_state.snapshot import Snapshot, SnapshotRing
 from supervisor.worker.core.boundaries import LookRequests, StepTimes
-from supervisor.worker.core.ground import Ground
 from supervisor.worker.core.part import ALWAYS, Part
+from supervisor.worker.core.worker_context import WorkerContext
 from supervisor.worker.corruption.corrupted_tensor import CorruptedTensor, heal
 from supervisor.worker.corruption.state_check import StateCheck
 from supervisor.worker.judging.dispatcher import GOING_BACK, AlertTeller
@@ -34,7 +34,7 @@ class CorruptionListener(Part):
 
     def __init__(
         self,
-        ground: Ground,
+        context: WorkerContext,
         check: StateCheck,
         requests: LookRequests,
         snapshots: SnapshotRing,
@@ -47,8 +47,8 @@ class CorruptionListener(Part):
         self._snapshots = snapshots
         self._runner = runner
         self._alerts = alerts
-        self._policy = ground.policy
-        self._warn = ground.warn
+        self._policy = context.policy
+        self._warn = context.warn
         self._times = times
         self._last_step = -1  # of the snapshot with which the state is compared
         self._events = 0

@@ -17,8 +17,8 @@ from supervisor.storage.script_files.set_aside import SetAside
 from supervisor.storage.steps.tape import TapeWriter
 from supervisor.storage.steps.tape_reader import TapeReader
 from supervisor.training_state.census.reach import Reach
-from supervisor.worker.core.ground import Ground
 from supervisor.worker.core.part import Arrived, Part, SavePoint
+from supervisor.worker.core.worker_context import WorkerContext
 from supervisor.worker.files.changed_in_place import mapped_files
 from supervisor.worker.files.replayed_files import ReplayedFiles
 from supervisor.worker.files.settled_files import SettledFiles
@@ -51,23 +51,23 @@ class AttemptFiles(Part):
 
     def __init__(
         self,
-        ground: Ground,
+        context: WorkerContext,
         tape: TapeWriter,
         *,
         source: TapeReader | None,
         starts: bool,
         tell: Callable[[str], None],
     ) -> None:
-        rundir, rank, self.attempt = ground.rundir, ground.rank, ground.attempt
-        self.is_replay, self.journal = ground.is_experiment, ground.journal
-        self.record = ScriptFiles(rundir, rank, ground.progress.has_begun, tell)
+        rundir, rank, self.attempt = context.rundir, context.rank, context.attempt
+        self.is_replay, self.journal = context.is_experiment, context.journal
+        self.record = ScriptFiles(rundir, rank, context.progress.has_begun, tell)
         self.set_aside = SetAside(rundir, rank)
         self.replayed = ReplayedFiles(self.set_aside, self.record)
         self.settled = SettledFiles(self.replayed)
         self.sizes = FileSizes(
             tape,
-            rundir.root / f"appended{ground.suffix}.json",
-            begins_again=ground.attempt > 1 and starts,
+            rundir.root / f"appended{context.suffix}.json",
+            begins_again=context.attempt > 1 and starts,
             source=source,
         )
 

@@ -13,9 +13,9 @@ from supervisor.errors import ReplayError
 from supervisor.storage.steps.tape import EntryKind, TapeWriter
 from supervisor.storage.steps.tape_reader import TapeReader
 from supervisor.training_state.registry import GradientHook, Registry
-from supervisor.worker.core.ground import Ground
 from supervisor.worker.core.interception_state import InterceptionState
 from supervisor.worker.core.replay_comparison import ReplayComparison
+from supervisor.worker.core.worker_context import WorkerContext
 
 _CALL = struct.Struct("<II")
 _CLOSED = -1
@@ -35,10 +35,10 @@ class CalledHooks:
         has_updated: an optimizer has stepped within this backward.
     """
 
-    def __init__(self, ground: Ground, tape: TapeWriter) -> None:
+    def __init__(self, context: WorkerContext, tape: TapeWriter) -> None:
         self._tape = tape
-        self._interception = ground.interception
-        self._progress = ground.progress
+        self._interception = context.interception
+        self._progress = context.progress
         self._place = _CLOSED
         self.has_updated = False
 

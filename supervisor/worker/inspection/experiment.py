@@ -8,8 +8,8 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from supervisor.worker.core.ground import Ground
 from supervisor.worker.core.part import ALWAYS, Arrived, Ended, Part
+from supervisor.worker.core.worker_context import WorkerContext
 from supervisor.worker.inspection.inspection import Inspection
 from supervisor.worker.inspection.patches_experiment import (
     hand_out_in_other_order,
@@ -40,16 +40,16 @@ class Experiment(Part):
 
     name = "experiment"
 
-    def __init__(self, ground: Ground, use_fp32: Callable[[int], None]) -> None:
-        keep_writes_apart(ground.rundir.root)
-        progress = ground.progress
-        self._wishes = ground.order.experiment
-        self._rank = str(ground.rank)
-        self._registry = ground.registry
-        self._controls = ground.controls
+    def __init__(self, context: WorkerContext, use_fp32: Callable[[int], None]) -> None:
+        keep_writes_apart(context.rundir.root)
+        progress = context.progress
+        self._wishes = context.order.experiment
+        self._rank = str(context.rank)
+        self._registry = context.registry
+        self._controls = context.controls
         self._use_fp32 = use_fp32
         self._inspection = Inspection(
-            ground.rundir.inspections(ground.rank), ground.registry, lambda: progress.last_batch
+            context.rundir.inspections(context.rank), context.registry, lambda: progress.last_batch
         )
         self._began = False
         self._repeat_batch: Callable[[], None] = lambda: None

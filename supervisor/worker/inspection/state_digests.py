@@ -17,9 +17,9 @@ from supervisor.storage.files.private_files import open_private
 from supervisor.training_state.optimizer_state import optimizer_parameters
 from supervisor.training_state.state import TrainingState, digest
 from supervisor.training_state.tensors import walk
-from supervisor.worker.core.ground import Ground
 from supervisor.worker.core.part import ALWAYS, Arrived, Part
 from supervisor.worker.core.step_probe import StepProbe, tensors_in
+from supervisor.worker.core.worker_context import WorkerContext
 from supervisor.worker.script_state.script_census import ScriptCensus
 from supervisor.worker.script_state.user_frames import user_frames
 from supervisor.worker.script_state.user_tensors import UserTensors
@@ -72,21 +72,21 @@ class StateDigests(Part):
 
     def __init__(
         self,
-        ground: Ground,
+        context: WorkerContext,
         probe: TrailProbe,
         state: TrainingState,
         held: UserTensors,
         census: ScriptCensus,
     ) -> None:
         self._probe = probe
-        self._path = ground.rundir.trail(ground.rank)
-        ground.rundir.make(self._path.parent)
-        self._attempt = ground.attempt
+        self._path = context.rundir.trail(context.rank)
+        context.rundir.make(self._path.parent)
+        self._attempt = context.attempt
         self._registry = state.registry
         self._state = state
         self._held = held
         self._census = census
-        self._use = ground.use
+        self._use = context.use
 
     def next_boundary(self, step: int) -> tuple[float, float]:
         return ALWAYS

@@ -30,9 +30,9 @@ from supervisor.storage.journal.journal import Journal
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.flight_reader import FlightReader
 from supervisor.training_state.rng import RngState
-from supervisor.worker.core.ground import Ground
 from supervisor.worker.core.part import Ended, Part
 from supervisor.worker.core.run_health import MAX_WAITING
+from supervisor.worker.core.worker_context import WorkerContext
 
 FILE = "gradient_flow.json"
 MIN_SCENES_APART = 100
@@ -50,11 +50,11 @@ class ModelScene(Part):
 
     name = "scene of the end"
 
-    def __init__(self, ground: Ground) -> None:
-        self._rundir = ground.rundir
-        self._registry = ground.registry
-        self._warn = ground.warn
-        self._is_off = ground.rank != LEAD_RANK
+    def __init__(self, context: WorkerContext) -> None:
+        self._rundir = context.rundir
+        self._registry = context.registry
+        self._warn = context.warn
+        self._is_off = context.rank != LEAD_RANK
         self._last_step: int | None = None
 
     def at_anomaly(self, step: int, *, worse: bool, folder: Path | None) -> None:

@@ -23,9 +23,9 @@ from supervisor.storage.checkpoints.checkpoint_files import PIPELINE, read_secti
 from supervisor.storage.journal.journal import AlertLog, SilentAlertLog
 from supervisor.storage.steps.flight_recorder import FlightRecorder
 from supervisor.training_state.snapshot import SnapshotRing
-from supervisor.worker.core.ground import Ground
 from supervisor.worker.core.part import ALWAYS, Arrived, Ended, Part, SavePoint
 from supervisor.worker.core.run_health import MAX_WAITING, Deferral
+from supervisor.worker.core.worker_context import WorkerContext
 from supervisor.worker.judging.anomaly_scene import AnomalyScene
 from supervisor.worker.probes.probes import Probes
 from supervisor.worker.treatment.action_runner import ActionRunner
@@ -40,17 +40,17 @@ class AlertTeller:
         handlers: the user's alert handlers; one that raises is dropped.
     """
 
-    def __init__(self, ground: Ground, probes: Probes, scene: AnomalyScene) -> None:
-        leads = ground.place.leads  # it tells for all ranks
-        names = ground.settings.alert_handlers if leads else []
+    def __init__(self, context: WorkerContext, probes: Probes, scene: AnomalyScene) -> None:
+        leads = context.place.leads  # it tells for all ranks
+        names = context.settings.alert_handlers if leads else []
         self.handlers: list[Callable[[Alert], None]] = load_alert_handlers(names)
-        self.journal = ground.group_journal
-        self._log = AlertLog(ground.rundir.alerts) if leads else SilentAlertLog()
+        self.journal = context.group_journal
+        self._log = AlertLog(context.rundir.alerts) if leads else SilentAlertLog()
         self._probes = probes
         self._scene = scene
-        self._scene_part = ground.barrier("scene of an anomaly")
-        self._progress = ground.progress
-        self._warn = ground.warn
+        self._scene_part = context.barrier("scene of an anomaly")
+        self._progress = context.progress
+        self._warn = context.warn
 
     def tell(self, record: StepRecord, alerts: tuple[Alert, ...]) -> None:
         """Tells the alerts of one step, before its update where it is judged in time."""
@@ -115,7 +115,7 @@ class Dispatcher(Part):
 
     def __init__(
         self,
-        ground: Ground,
+        context: WorkerContext,
         pipeline: Pipeline,
         alerts: AlertTeller,
         runner: ActionRunner,
@@ -130,10 +130,10 @@ class Dispatcher(Part):
         self._alerts = alerts
         self._runner = runner
         self._recorder = recorder
-        self._health = ground.health
+        self._health = context.health
         self._retry = retry
-        self._warn = ground.warn
-        self._remembering = ground.barrier("memory of the pipeline")
+        self._warn = context.warn
+        self._remembering = context.barrier("memory of the pipeline")
         self._was_warning = False
         self._was_alarm = False
 
@@ -304,11 +304,13 @@ TOLD = 20
 class NewTrainings:
     """Forgets what belongs to the last training when another optimizer takes over."""
 
-    def __init__(self, ground: Ground, dispatcher: Dispatcher, snapshots: SnapshotRing) -> None:
+    def __init__(
+        self, context: WorkerContext, dispatcher: Dispatcher, snapshots: SnapshotRing
+    ) -> None:
         self._dispatcher = dispatcher
         self._snapshots = snapshots
-        self._controls = ground.controls
-        self._journal = ground.group_journal
+        self._controls = context.controls
+        self._journal = context.group_journal
         self._count = 1
 
     def begins(self, step: int, *, has_other_weights: bool) -> None:

@@ -8,11 +8,11 @@ from typing import Any
 from supervisor.storage.steps.tape import EntryKind
 from supervisor.storage.steps.tape_reader import TapeReader
 from supervisor.training_state.draws import between, look
-from supervisor.worker.core.ground import Ground
 from supervisor.worker.core.interception_state import InterceptionState
 from supervisor.worker.core.process_signs import Heartbeat
 from supervisor.worker.core.replay_comparison import ReplayComparison
 from supervisor.worker.core.training_hooks import Call
+from supervisor.worker.core.worker_context import WorkerContext
 from supervisor.worker.loading.loader_skipping import (
     NEAR_STEPS,
     FetchMark,
@@ -34,12 +34,12 @@ from supervisor.worker.reads.recording import Recording
 class LoaderHooks(LoadingHooks):
     """The live side of `LoadingHooks`."""
 
-    def __init__(self, ground: Ground, recording: Recording, heartbeat: Heartbeat) -> None:
-        self._interception = ground.interception
-        self._progress = ground.progress
+    def __init__(self, context: WorkerContext, recording: Recording, heartbeat: Heartbeat) -> None:
+        self._interception = context.interception
+        self._progress = context.progress
         self._recording = recording
         self._heartbeat = heartbeat
-        self._part = ground.barrier("batch", records=True)
+        self._part = context.barrier("batch", records=True)
 
     def fetch(self, proof: LoadingProof, indices: Any, call: Call) -> Any:
         """Returns the batch that `call` loads; its mark goes on the tape, with what it drew."""

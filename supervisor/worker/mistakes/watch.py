@@ -14,8 +14,8 @@ from supervisor.codes import Cause, Severity
 from supervisor.records import Alert, StepRecord
 from supervisor.settings import MistakeSettings
 from supervisor.worker.core.error_barrier import ErrorBarrier
-from supervisor.worker.core.ground import Ground
 from supervisor.worker.core.progress import RunWarnings
+from supervisor.worker.core.worker_context import WorkerContext
 from supervisor.worker.judging.dispatcher import AlertTeller
 from supervisor.worker.mistakes.catalogue import KINDS
 from supervisor.worker.mistakes.loss_graph import LossGraph, TooLarge
@@ -91,24 +91,24 @@ class MistakeWatch:
 
     @classmethod
     def of(
-        cls, ground: Ground, alerts: AlertTeller, idle_wrappers: Callable[[], Sequence[Any]]
+        cls, context: WorkerContext, alerts: AlertTeller, idle_wrappers: Callable[[], Sequence[Any]]
     ) -> MistakeWatch:
         """The worker's own. `idle_wrappers`: see `SeenSoFar`."""
-        progress, interception, place = ground.progress, ground.interception, ground.place
+        progress, interception, place = context.progress, context.interception, context.place
         return cls(
-            ground.settings.mistakes,
+            context.settings.mistakes,
             SeenSoFar(
-                registry=ground.registry,
+                registry=context.registry,
                 world_size=place.world_size,
                 idle_wrappers=idle_wrappers,
                 steps_done=lambda: progress.steps_done,
             ),
             alerts,
-            tells=place.leads and not ground.is_experiment,
-            warn=ground.warn,
-            barrier=ground.barrier,
+            tells=place.leads and not context.is_experiment,
+            warn=context.warn,
+            barrier=context.barrier,
             has_tensor_hooks=lambda: interception.has_tensor_hooks,
-            stop=ground.schedule.ask_to_stop_saved,
+            stop=context.schedule.ask_to_stop_saved,
         )
 
     def _sort(self) -> None:

@@ -16,9 +16,9 @@ from supervisor.errors import pass_on
 from supervisor.events.state_events import StateFound
 from supervisor.records import Alert
 from supervisor.worker.core.budget import Pace
-from supervisor.worker.core.ground import Ground
 from supervisor.worker.core.interception_state import has_compiled
 from supervisor.worker.core.part import Ended, Part
+from supervisor.worker.core.worker_context import WorkerContext
 from supervisor.worker.probes.forward_look import ForwardLook
 from supervisor.worker.probes.patches_looks import look_at_modules
 from supervisor.worker.probes.update_look import UpdateLook
@@ -59,15 +59,15 @@ class Probes(Part):
 
     name = "probes"
 
-    def __init__(self, ground: Ground) -> None:
-        settings = ground.settings.probes
+    def __init__(self, context: WorkerContext) -> None:
+        settings = context.settings.probes
         share = 0.5 * settings.max_overhead if settings.enabled else 0.0
         every = settings.every_steps if settings.enabled else None
         self.is_on = False
-        self._registry = ground.registry
-        self._interception = ground.interception
-        self._journal = ground.journal
-        self._warn = ground.warn
+        self._registry = context.registry
+        self._interception = context.interception
+        self._journal = context.journal
+        self._warn = context.warn
         self._update_pace, self._forward_pace = Pace(share, every), Pace(share, every)
         self._update, self._forward = UpdateLook(), ForwardLook()
         self._is_compiled = False

@@ -20,7 +20,7 @@ from typing import Protocol
 
 from supervisor.ranks import RankPlace
 from supervisor.storage.run.boards import TIMEOUT_S, MeetingPlace, RankBoard
-from supervisor.worker.core.ground import Ground
+from supervisor.worker.core.worker_context import WorkerContext
 
 KEY = "supervisor/link"
 JOINS_WITHIN_S = 60.0
@@ -308,12 +308,12 @@ class NodesBoard:
             return None
 
 
-def meeting_place(ground: Ground) -> MeetingPlace | None:
+def meeting_place(context: WorkerContext) -> MeetingPlace | None:
     """Where the ranks of a replay wait for each other; a mapped file is one node's alone."""
-    place = ground.place
+    place = context.place
     if place.is_alone or place.local_world_size != place.world_size:
         return None
-    path = ground.rundir.board(ground.attempt, place.node).with_suffix(".replay")
+    path = context.rundir.board(context.attempt, place.node).with_suffix(".replay")
     try:
         return MeetingPlace(path, place.local_rank, place.local_world_size)
     except OSError:

@@ -9,7 +9,7 @@ from supervisor.held_memory import HeldMemory
 from supervisor.ranks import RankPlace
 from supervisor.storage.run.boards import RankNotes
 from supervisor.worker.core.boundaries import BoundarySchedule, GroupTurns
-from supervisor.worker.core.ground import Ground
+from supervisor.worker.core.worker_context import WorkerContext
 from supervisor.worker.ranks.agreement import Agreement, GroupAgreement, GroupSchedule
 from supervisor.worker.ranks.exchanges import Exchanges
 from supervisor.worker.ranks.nodes_board import NodeLink, board_of
@@ -37,22 +37,22 @@ class RankContext:
     @classmethod
     def of(
         cls,
-        ground: Ground,
+        context: WorkerContext,
         exchanges: Exchanges,
         memory: HeldMemory,
         only_watch: Callable[[str], None],
     ) -> RankContext:
         """`only_watch`: called with the reason once the ranks make no more steps together."""
-        place, schedule, turns = ground.place, ground.schedule, ground.turns
+        place, schedule, turns = context.place, context.schedule, context.turns
         if not isinstance(schedule, GroupSchedule) or not isinstance(turns, GroupTurns):
             return cls(place=place, agreement=Agreement(), schedule=schedule)
-        notes = ground.rundir.rank_notes(ground.attempt, place.node)
+        notes = context.rundir.rank_notes(context.attempt, place.node)
         waiting = WaitingRanks(
             RankNotes(notes, place.local_rank, place.local_world_size), exchanges
         )
         link = NodeLink(place.node, place.nodes) if place.nodes > 1 else None
-        board = board_of(ground.rundir.board(ground.attempt, place.node), place, link)
-        warn = ground.warn
+        board = board_of(context.rundir.board(context.attempt, place.node), place, link)
+        warn = context.warn
 
         def lost() -> None:
             why = "the ranks do not make the same steps"
@@ -70,6 +70,6 @@ class RankContext:
             schedule.ask_for_restart(why)
 
         agreement = GroupAgreement(
-            board, schedule, turns, ground.progress, waiting, memory, on_lost=lost, on_split=split
+            board, schedule, turns, context.progress, waiting, memory, on_lost=lost, on_split=split
         )
         return cls(place=place, agreement=agreement, schedule=schedule, waiting=waiting, link=link)

@@ -15,7 +15,7 @@ from supervisor.codes import Found
 from supervisor.events.state_events import StateFound
 from supervisor.ranks import LEAD_RANK
 from supervisor.training_state.snapshot import SnapshotRing
-from supervisor.worker.core.ground import Ground
+from supervisor.worker.core.worker_context import WorkerContext
 from supervisor.worker.ranks.collective_records import CollectiveCount, CollectiveRecords
 from supervisor.worker.ranks.rank_context import RankContext
 
@@ -28,13 +28,15 @@ class OnlyWatching:
         saving: names of the boundary listeners that copy or save the state.
     """
 
-    def __init__(self, ground: Ground, snapshots: SnapshotRing, saving: Collection[str]) -> None:
+    def __init__(
+        self, context: WorkerContext, snapshots: SnapshotRing, saving: Collection[str]
+    ) -> None:
         self.has_begun = False
-        self._policy = ground.policy
+        self._policy = context.policy
         self._snapshots = snapshots
         self._saving = saving
-        self._barrier = ground.barrier
-        self._warn = ground.warn
+        self._barrier = context.barrier
+        self._warn = context.warn
 
     def begin(self, why: str) -> None:
         """Called once that is known; a second call does nothing. `why` is told at the terminal."""
@@ -58,24 +60,24 @@ class SeveralRanks:
 
     def __init__(
         self,
-        ground: Ground,
+        context: WorkerContext,
         ranks: RankContext,
         judge_waiting: Callable[[], object],
         only_watching: OnlyWatching,
     ) -> None:
-        rundir, attempt, rank = ground.rundir, ground.attempt, ground.rank
+        rundir, attempt, rank = context.rundir, context.attempt, context.rank
         records = CollectiveRecords(rundir.stacks(attempt, rank), rundir.records(attempt, rank))
         tells = [records.look] if ranks.waiting is None else [records.look, ranks.waiting.tell]
-        self._place = ground.place
+        self._place = context.place
         self._collectives = CollectiveCount(rundir.collectives(rank), tells=tells)
         self._counts = False
         # Opened when the script has joined; another rank of the node may have it.
-        self._link = ranks.link if ground.place.local_rank == 0 else None
+        self._link = ranks.link if context.place.local_rank == 0 else None
         self._judge_waiting = judge_waiting
         self._only_watching = only_watching
-        self._progress = ground.progress
-        self._barrier = ground.barrier
-        self._warn = ground.warn
+        self._progress = context.progress
+        self._barrier = context.barrier
+        self._warn = context.warn
 
     def joined(self, world_size: int) -> None:
         """Called in the training's process after it joined a group of more than one rank."""

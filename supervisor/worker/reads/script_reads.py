@@ -10,11 +10,11 @@ from typing import Any
 import torch
 
 from supervisor.storage.steps.tape_reader import TapeReader
-from supervisor.worker.core.ground import Ground
 from supervisor.worker.core.interception_state import InterceptionState
 from supervisor.worker.core.loop_count import LoopCount
 from supervisor.worker.core.replay_comparison import ReplayComparison
 from supervisor.worker.core.training_hooks import Call, ScriptReads
+from supervisor.worker.core.worker_context import WorkerContext
 from supervisor.worker.ranks.silenced_collectives import (
     SilencedCollectives,
     note_objects,
@@ -26,11 +26,11 @@ from supervisor.worker.reads.recording import Recording, ReplayedReads, decode
 class LiveReads(ScriptReads):
     """Writes down what comes."""
 
-    def __init__(self, ground: Ground, recording: Recording) -> None:
+    def __init__(self, context: WorkerContext, recording: Recording) -> None:
         self._recording = recording
-        self._interception = ground.interception
-        self._reading = ground.barrier("reads", records=True)
-        self._exchanging = ground.barrier("objects", records=True)
+        self._interception = context.interception
+        self._reading = context.barrier("reads", records=True)
+        self._exchanging = context.barrier("objects", records=True)
 
     def read(self, kind: int, call: Call) -> Any:
         return self._recording.read(kind, call)

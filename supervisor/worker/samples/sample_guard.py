@@ -22,10 +22,10 @@ from torch.utils.data import default_collate
 from supervisor.storage.files.json_files import LineFile, read_lines, to_line
 from supervisor.storage.run.exit_notes import outside_cause
 from supervisor.training_state.rng import RngState
-from supervisor.worker.core.ground import Ground
 from supervisor.worker.core.interception_state import InterceptionState
 from supervisor.worker.core.part import Ended, Part
 from supervisor.worker.core.progress import Progress
+from supervisor.worker.core.worker_context import WorkerContext
 
 
 class PoisonedSamples:
@@ -182,12 +182,14 @@ class SampleGuard(Part):
 
     name = "samples"
 
-    def __init__(self, ground: Ground) -> None:
-        self._file = LineFile(ground.rundir.root / "bad_samples.jsonl")
-        self._attempt = ground.attempt
-        self._warn = ground.warn_aloud
+    def __init__(self, context: WorkerContext) -> None:
+        self._file = LineFile(context.rundir.root / "bad_samples.jsonl")
+        self._attempt = context.attempt
+        self._warn = context.warn_aloud
         self._told = 0
-        self.poisoned = PoisonedSamples(ground.interception, ground.progress, self._found_poisoned)
+        self.poisoned = PoisonedSamples(
+            context.interception, context.progress, self._found_poisoned
+        )
         lines = self._lines()
         failed = [line for line in lines if "found_at" not in line]
         self._known = {(str(line["data"]), str(line["sample"])) for line in failed}

@@ -12,8 +12,8 @@ from supervisor.errors import RunDirectoryError
 from supervisor.events.state_events import Resumed, StateFound, WarningEvent
 from supervisor.storage.steps.flight_recorder import LOSS_SEEN, FlightReader, FlightRecorder
 from supervisor.storage.steps.step_rows import UPDATE_SKIPPED
-from supervisor.worker.core.ground import Ground
 from supervisor.worker.core.part import ALWAYS, Arrived, Part, SavePoint
+from supervisor.worker.core.worker_context import WorkerContext
 
 
 class RecordedSteps(Part):
@@ -31,11 +31,13 @@ class RecordedSteps(Part):
 
     name = "recorded steps"
 
-    def __init__(self, ground: Ground, recorder: FlightRecorder, *, is_retry: bool = False) -> None:
+    def __init__(
+        self, context: WorkerContext, recorder: FlightRecorder, *, is_retry: bool = False
+    ) -> None:
         self._is_retry = is_retry
-        self._journal = ground.journal
+        self._journal = context.journal
         self._recorder = recorder
-        self._controls = ground.controls
+        self._controls = context.controls
         self._reader: FlightReader | None = None
         self._said: Resumed | None = None
         self._recorded_row = self._own_row = self._end = 0

@@ -18,8 +18,8 @@ from supervisor.storage.steps.flight_recorder import SCALER_SKIPPED, UPDATE_SKIP
 from supervisor.storage.steps.tape import TapeWriter
 from supervisor.training_state.gradients import earlier_gradients
 from supervisor.worker.core.device_values import is_late
-from supervisor.worker.core.ground import Ground
 from supervisor.worker.core.step_probe import has_values, norm_of_gradients
+from supervisor.worker.core.worker_context import WorkerContext
 from supervisor.worker.probes.probes import Probes
 from supervisor.worker.step_record.input_watch import InputWatch
 from supervisor.worker.step_record.script_changes import ScriptChanges
@@ -79,7 +79,7 @@ class StepRecorder:
 
     def __init__(
         self,
-        ground: Ground,
+        context: WorkerContext,
         recorder: FlightRecorder,
         tape: TapeWriter,
         probes: Probes,
@@ -88,16 +88,16 @@ class StepRecorder:
     ) -> None:
         self.row = -1
         self.scaler: Any = None
-        self.inputs = InputWatch(is_on=ground.settings.probes.enabled, tell=ground.warn)
+        self.inputs = InputWatch(is_on=context.settings.probes.enabled, tell=context.warn)
         self.changes = changes
         self._registry = changes.registry
-        self._progress = ground.progress
+        self._progress = context.progress
         self._recorder = recorder
         self._tape = tape
         self._probes = probes
         self._update_controls = update_controls
         self._watch = changes.watch
-        self._warn = ground.warn
+        self._warn = context.warn
         self._lead_size = 0
         self._graphs_are_told = False
         self._left: list[tuple[weakref.ref[torch.Tensor], int]] = []

@@ -22,8 +22,8 @@ from supervisor.training_state.model_state import heal_buffers
 from supervisor.training_state.snapshot import Snapshot, SnapshotRing
 from supervisor.training_state.state import TrainingState
 from supervisor.worker.checkpoints.pre_treatment_checkpoint import PreTreatmentCheckpoint
-from supervisor.worker.core.ground import Ground
 from supervisor.worker.core.part import Arrived, Part, SavePoint
+from supervisor.worker.core.worker_context import WorkerContext
 from supervisor.worker.ranks.agreement import Agreement
 from supervisor.worker.script_state.user_frames import user_frames
 from supervisor.worker.script_state.user_tensors import UserTensors
@@ -46,7 +46,7 @@ class Lender:
 
     def __init__(
         self,
-        ground: Ground,
+        context: WorkerContext,
         state: TrainingState,
         snapshots: SnapshotRing,
         healing: Healing,
@@ -55,8 +55,8 @@ class Lender:
         begin_trial: Callable[[Callable[[], Snapshot | None]], str],
         tell_ranks: Callable[[int], list[int]],
     ) -> None:
-        self._policy, self._controls, self._use = ground.policy, ground.controls, ground.use
-        self._schedule, self._health = ground.schedule, ground.health
+        self._policy, self._controls, self._use = context.policy, context.controls, context.use
+        self._schedule, self._health = context.schedule, context.health
         self._state = state
         self._snapshots = snapshots
         self._healing = healing
@@ -105,7 +105,7 @@ class ActionRunner:
 
     def __init__(
         self,
-        ground: Ground,
+        context: WorkerContext,
         lent: Callable[[Decision], ActionContext],
         state_changed: Callable[[], None],
         agreement: Agreement,
@@ -116,11 +116,11 @@ class ActionRunner:
         self._actions = build_actions()
         self._lent = lent
         self._state_changed = state_changed
-        self._schedule = ground.schedule
+        self._schedule = context.schedule
         self.agreement = agreement
         self._pipeline = pipeline
-        self._journal = ground.group_journal
-        self._warn = ground.warn
+        self._journal = context.group_journal
+        self._warn = context.warn
         self._boundary_step = 0
         self._told_dry: dict[tuple[str, ...], int] = {}
 
@@ -258,13 +258,13 @@ class Healing:
     """
 
     def __init__(
-        self, ground: Ground, pipeline: Pipeline, snapshots: SnapshotRing, held: UserTensors
+        self, context: WorkerContext, pipeline: Pipeline, snapshots: SnapshotRing, held: UserTensors
     ) -> None:
         self._pipeline = pipeline
-        self._registry = ground.registry
+        self._registry = context.registry
         self._snapshots = snapshots
         self._held = held
-        self._warn = ground.warn
+        self._warn = context.warn
 
     def after_rollback(self, extras: Mapping[str, Any]) -> None:
         """Our own windows go back, and what the user's variables hold.
@@ -308,13 +308,13 @@ class OrderedTreatments(Part):
 
     name = "ordered treatments"
 
-    def __init__(self, ground: Ground, runner: ActionRunner, pipeline: Pipeline) -> None:
-        self._order = ground.order
+    def __init__(self, context: WorkerContext, runner: ActionRunner, pipeline: Pipeline) -> None:
+        self._order = context.order
         self._pipeline = pipeline
-        self._controls = ground.controls
-        self._registry = ground.registry
+        self._controls = context.controls
+        self._registry = context.registry
         self._runner = runner
-        self._barrier = ground.barrier
+        self._barrier = context.barrier
 
     def from_nothing(self) -> None:
         """No checkpoint: models are met at their first forward only, which is a boundary."""

@@ -20,9 +20,9 @@ from supervisor.records import Decision
 from supervisor.storage.checkpoints.checkpoints import Checkpoint, CheckpointRing
 from supervisor.storage.steps.flight_recorder import FlightReader, FlightRecorder
 from supervisor.worker.core.boundaries import LookRequests
-from supervisor.worker.core.ground import Ground
 from supervisor.worker.core.part import Arrived, Part
 from supervisor.worker.core.run_health import MAX_WAITING
+from supervisor.worker.core.worker_context import WorkerContext
 from supervisor.worker.treatment.action_runner import ActionRunner
 
 COSTLY = frozenset({"rollback", "restart", "stop"})
@@ -46,23 +46,23 @@ class ExactRetry(Part):
 
     def __init__(
         self,
-        ground: Ground,
+        context: WorkerContext,
         ring: CheckpointRing,
         recorder: FlightRecorder,
         looks: LookRequests,
         runner: ActionRunner,
     ) -> None:
-        self._policy = ground.policy
-        self._order = ground.order
-        is_run_alone = ground.place.is_alone and not ground.is_experiment
-        resumes = ground.settings.fast_forward.enabled
-        self._is_possible = is_run_alone and resumes and ground.policy.exact_retry
+        self._policy = context.policy
+        self._order = context.order
+        is_run_alone = context.place.is_alone and not context.is_experiment
+        resumes = context.settings.fast_forward.enabled
+        self._is_possible = is_run_alone and resumes and context.policy.exact_retry
         self._ring = ring
         self._recorder = recorder
         self._looks = looks
         self._runner = runner
-        self._warn = ground.warn
-        self._until = ground.order.retry_until
+        self._warn = context.warn
+        self._until = context.order.retry_until
         self._is_exact = False
         self._first_row = self._own_row = 0
 

@@ -22,9 +22,9 @@ from supervisor.storage.steps.flight_recorder import FlightReader, FlightRecorde
 from supervisor.training_state.model_state import model_tensors
 from supervisor.training_state.snapshot import Snapshot, state_bytes
 from supervisor.training_state.state import TrainingState
-from supervisor.worker.core.ground import Ground
 from supervisor.worker.core.interception_state import has_compiled, is_capturing, is_transforming
 from supervisor.worker.core.part import Arrived, Part
+from supervisor.worker.core.worker_context import WorkerContext
 from supervisor.worker.treatment.older_values import OlderValues
 
 TRIAL = "trial"
@@ -48,22 +48,22 @@ class OlderWeights(Part):
 
     def __init__(
         self,
-        ground: Ground,
+        context: WorkerContext,
         state: TrainingState,
         memory: HeldMemory,
         pipeline: Pipeline,
         recorder: FlightRecorder,
     ) -> None:
-        if ground.is_experiment or not ground.place.is_alone:
-            ground.barrier(self.name).turn_off()
+        if context.is_experiment or not context.place.is_alone:
+            context.barrier(self.name).turn_off()
         self.is_on = False
         self._registry = state.registry
         self._state = state
         self._memory = memory
-        self._progress = ground.progress
+        self._progress = context.progress
         self._pipeline = pipeline
         self._recorder = recorder
-        self._part = ground.barrier("trial step")
+        self._part = context.barrier("trial step")
         self._recorded: dict[int, StepRecord] = {}
         self._values: OlderValues | None = None
         self._forget()

@@ -21,9 +21,9 @@ from supervisor.codes import DecisionSource, Subject
 from supervisor.events.step_events import UpdateSkipped
 from supervisor.records import ActionResult, Cause, Decision
 from supervisor.worker.core.boundaries import LookRequests
-from supervisor.worker.core.ground import Ground
 from supervisor.worker.core.progress import ScriptUse
 from supervisor.worker.core.step_probe import gradient_norm
+from supervisor.worker.core.worker_context import WorkerContext
 from supervisor.worker.samples.sample_guard import SampleGuard
 from supervisor.worker.treatment.action_runner import ActionRunner, Healing
 
@@ -197,11 +197,11 @@ class SkippedUpdates:
     """Tells of it, finds the samples that were to blame, and heals what the forward has left."""
 
     def __init__(
-        self, ground: Ground, samples: SampleGuard, healing: Healing, looks: LookRequests
+        self, context: WorkerContext, samples: SampleGuard, healing: Healing, looks: LookRequests
     ) -> None:
-        self._by_order = frozenset(ground.order.skip_steps)
-        self._journal = ground.group_journal
-        self._progress = ground.progress
+        self._by_order = frozenset(context.order.skip_steps)
+        self._journal = context.group_journal
+        self._progress = context.progress
         self._samples = samples
         self._healing = healing
         self._looks = looks
@@ -218,10 +218,10 @@ class SkippedUpdates:
 class FollowerGuard:
     """The pipeline judges the lead's part of a step alone, so the policy is asked here."""
 
-    def __init__(self, ground: Ground, runner: ActionRunner) -> None:
-        self._policy = ground.policy
-        self._progress = ground.progress
-        self._health = ground.health
+    def __init__(self, context: WorkerContext, runner: ActionRunner) -> None:
+        self._policy = context.policy
+        self._progress = context.progress
+        self._health = context.health
         self._runner = runner
 
     def leaves_out(self, norm: float) -> bool:
@@ -255,7 +255,7 @@ class FollowerGuard:
 
 
 def update_controls_of(
-    ground: Ground,
+    context: WorkerContext,
     samples: SampleGuard,
     healing: Healing,
     looks: LookRequests,
@@ -264,10 +264,10 @@ def update_controls_of(
 ) -> UpdateControls:
     """Returns the worker's own. `on_rate`: see `UpdateControls`."""
     return UpdateControls(
-        ground.controls,
-        ground.use,
-        SkippedUpdates(ground, samples, healing, looks).left_out,
-        FollowerGuard(ground, runner).leaves_out,
+        context.controls,
+        context.use,
+        SkippedUpdates(context, samples, healing, looks).left_out,
+        FollowerGuard(context, runner).leaves_out,
         on_rate,
-        ground.order.skip_steps,
+        context.order.skip_steps,
     )

@@ -125,5 +125,5 @@ def test_dark_readers_get_dark_colours(tmp_path: Path) -> None:
     with serving(root) as server, browser(tmp_path / "profile", dark=True) as window:
         window.open(server.url)
         window.wait_for(f"{DRAWN} === 4")
-        ground = window.run("return getComputedStyle(document.body).backgroundColor")
-    assert ground == "rgb(18, 21, 27)"
+        context = window.run("return getComputedStyle(document.body).backgroundColor")
+    assert context == "rgb(18, 21, 27)"

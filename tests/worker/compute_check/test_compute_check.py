@@ -124,13 +124,13 @@ def told() -> Told:
 def listener(told: Told, **settings: Any) -> tuple[ComputeListener, ComputeCheck]:
     check = ComputeCheck(Registry())
     told_as: Any = told
-    ground: Any = SimpleNamespace(
+    context: Any = SimpleNamespace(
         settings=SimpleNamespace(compute_check=ComputeCheckSettings(**settings)),
         turns=Turns(BoundarySchedule()),
         is_experiment=False,
         warn=told_as,
     )
-    return ComputeListener(ground, check, told_as), check
+    return ComputeListener(context, check, told_as), check
 
 
 def test_it_is_off_by_default(told: Told) -> None:

@@ -36,8 +36,8 @@ def model_scene_of(
     warn: Callable[[str], None] = print,
 ) -> ModelScene:
     registry = SimpleNamespace(models=models)
-    ground: Any = SimpleNamespace(rundir=rundir, rank=rank, registry=registry, warn=warn)
-    return ModelScene(ground)
+    context: Any = SimpleNamespace(rundir=rundir, rank=rank, registry=registry, warn=warn)
+    return ModelScene(context)
 
 
 def record_of(step: int, loss: float) -> StepRecord:

@@ -65,14 +65,14 @@ def probes_in(folder: Path, warned: list[str], model: nn.Module | None = None) -
     registry = Registry()
     if model is not None:
         registry.add_model(model)
-    ground: Any = SimpleNamespace(
+    context: Any = SimpleNamespace(
         settings=SimpleNamespace(probes=ProbeSettings(every_steps=1)),
         registry=registry,
         interception=InterceptionState(),
         journal=Journal(folder / "rank_0.jsonl", attempt=1, rank=0),
         warn=warned.append,
     )
-    return Probes(ground)
+    return Probes(context)
 
 
 def test_an_error_ends_the_looks_and_not_the_training(tmp_path: Path) -> None:

@@ -54,8 +54,8 @@ def compared(
         append(killed, 0, number, loss)
     killed.close()
     recorder, told = FlightRecorder(folder / "steps", 2), Told()
-    ground: Any = SimpleNamespace(journal=told, controls=controls)
-    steps = RecordedSteps(ground, recorder)
+    context: Any = SimpleNamespace(journal=told, controls=controls)
+    steps = RecordedSteps(context, recorder)
     steps.goes_live(Arrived(step=FIRST, path=folder, state={}, meta={}, said=SAID, is_exact=True))
     for number, loss in enumerate(again):
         append(recorder, 1, number, loss)

@@ -42,7 +42,7 @@ class Attempt:
         self.runner: Any = SimpleNamespace(changed_at=-1)
         self.ring: Any = SimpleNamespace(checkpoints=lambda: [checkpoint(20), checkpoint(START)])
         given: dict[str, Any] = {"is_possible": True, "exact_retry": True, **changes}
-        ground: Any = SimpleNamespace(
+        context: Any = SimpleNamespace(
             policy=PolicySettings(exact_retry=given["exact_retry"]),
             order=order,
             place=RankPlace(),
@@ -51,7 +51,7 @@ class Attempt:
             warn=RunWarnings(self.journal, Progress(StepProbe())),
         )
         looks = LookRequests(self.schedule)
-        self.retry = ExactRetry(ground, self.ring, self.recorder, looks, self.runner)
+        self.retry = ExactRetry(context, self.ring, self.recorder, looks, self.runner)
 
     def make(self, losses: Sequence[float], first: int = START, signature: int = 7) -> None:
         for step, loss in enumerate(losses, first):

@@ -156,7 +156,7 @@ class Live:
         trials = SimpleNamespace(is_asked=True, is_next=False)
         ladder = SimpleNamespace(trials=trials)
         pipeline = SimpleNamespace(level_at=lambda step: 1.0, ladder=ladder)
-        ground: Any = SimpleNamespace(
+        context: Any = SimpleNamespace(
             progress=self.progress,
             place=RankPlace(),
             is_experiment=False,
@@ -165,7 +165,7 @@ class Live:
             ),
         )
         recorder: Any = SimpleNamespace(path=folder / "none.steps")
-        self.trial = OlderWeights(ground, state, self.memory, cast(Any, pipeline), recorder)
+        self.trial = OlderWeights(context, state, self.memory, cast(Any, pipeline), recorder)
 
     def begin(self) -> str:
         return self.trial.begin(self.ring.oldest)

@@ -1,4 +1,4 @@
-"""What the parts of a worker stand on."""
+"""What the parts of a worker share."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from supervisor.worker.core.run_health import RunHealth
 from supervisor.worker.core.step_probe import StepProbe
 
 
-class Ground:
+class WorkerContext:
     """What nearly every part reads, writes to or asks. It holds no part.
 
-    A part that takes much of it has a class method `of`, which makes the part, and keeps no ground.
+    A part that takes much of it has a class method `of`, which makes the part and does not keep it.
 
     Args:
         rundir, attempt: of the run.
