@@ -17,8 +17,8 @@ from supervisor.settings import PolicySettings
 
 COURSE = frozenset(
     {
-        "loss_warning", "loss_leap", "loss_persistence", "steady_climb",
-        "departure", "slow_divergence", "first_rows", "rise_from_zero",
+        "loss_warning", "loss_leap", "loss_persistence", "gradient_warning",
+        "steady_climb", "departure", "slow_divergence", "first_rows", "rise_from_zero",
         "lost_at_restart",
     }
 )  # fmt: skip

@@ -72,6 +72,7 @@ SUBJECTS = {
     **dict.fromkeys(("loss_warning", "loss_leap", "loss_persistence"), Subject.LOSS),
     **dict.fromkeys(("steady_climb", "departure"), Subject.LOSS),
     **dict.fromkeys(("first_rows", "rise_from_zero", "lost_at_restart"), Subject.LOSS),
+    "gradient_warning": Subject.GRADIENT,
 }
 """Signal → the figure that its reason speaks of."""
 

@@ -31,6 +31,7 @@ CAUSES: dict[str, Cause] = {
     "loss_warning": Cause.SPIKE,
     "loss_leap": Cause.SPIKE,
     "loss_persistence": Cause.DIVERGENCE,
+    "gradient_warning": Cause.SPIKE,
     "steady_climb": Cause.DIVERGENCE,
     "departure": Cause.DIVERGENCE,
     "reward_fall": Cause.REWARD,
@@ -87,6 +88,7 @@ class CrashPredictor:
 
     def reset(self) -> None:
         self._loss = Trajectory()
+        self._grad = Trajectory(floor=0.05)
         self._climb = Climb()
         self._drift = LevelDrift()
         self._first_rows = FirstRows()
@@ -105,6 +107,7 @@ class CrashPredictor:
         alarm.
         """
         self._loss.forget()
+        self._grad.forget()
         self._climb.reset()
         self._drift.reset()
         self._reward.reset()
@@ -130,6 +133,7 @@ class CrashPredictor:
             self._judge_reward(found, record.observed)
         else:
             self._judge_loss(found, record)
+            self._judge_gradient(found, record)
         if scores and max(scores.values()) >= 1.0:
             self._judge_hazards(found, record, scores)
         return self._conclude(record, found)
@@ -210,12 +214,22 @@ class CrashPredictor:
             if self._reward.distance >= 1.0:
                 found["reward_fall"] = _slow_risk(self._reward.distance)
 
+    def _judge_gradient(self, found: dict[str, float], record: StepRecord) -> None:
+        grad = self._grad
+        if record.grad_norm_seen and math.isfinite(record.grad_norm):
+            grad.update(record.grad_norm)
+        else:
+            grad.calm()
+        if grad.z > 6 and grad.rise > math.log(3) and grad.above_tail:
+            found["gradient_warning"] = 0.32
+
     def _conclude(self, record: StepRecord, found: dict[str, float]) -> CrashRisk:
         if not found:
             self._onset = -1
             return no_risk(record.step)
         if max(found.values()) >= DISTRUST:
             self._loss.distrust()
+            self._grad.distrust()
         if self.waits:
             for name in OF_BATCH.intersection(found):
                 found[name] = min(found[name], WAITING)
@@ -244,6 +258,11 @@ class CrashPredictor:
                 f"the loss of {record.loss:.6g} is {_times(self._loss.rise)} times its recent "
                 "median"
             )
+        if main.startswith("gradient"):
+            return (
+                f"the gradient norm of {record.grad_norm:.6g} is {_times(self._grad.rise)} times "
+                "its recent median"
+            )
         if main == "steady_climb":
             return f"the loss has climbed for {WINDOW} steps, to {record.loss:.6g}"
         if main == "departure":
@@ -270,6 +289,7 @@ class CrashPredictor:
         """JSON-able; an equal predictor goes on from it bit for bit."""
         return {
             "loss": self._loss.state_dict(),
+            "grad": self._grad.state_dict(),
             "climb": self._climb.state_dict(),
             "departure": self._drift.state_dict(),
             "reward": self._reward.state_dict(),
@@ -285,6 +305,7 @@ class CrashPredictor:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.reset()
         self._loss.load_state_dict(state["loss"])
+        self._grad.load_state_dict(state["grad"])
         self._climb.load_state_dict(state["climb"])
         self._drift.load_state_dict(state["departure"])
         self._first_rows.end()  # a state without them is of an older run

@@ -41,8 +41,8 @@ class Trajectory:
         above_start: a leap above everything that the run has seen, its untrained start included.
     """
 
-    def __init__(self) -> None:
-        self.reference = Reference(size=50, lag=3, floor=0.02)
+    def __init__(self, *, floor: float = 0.02) -> None:
+        self.reference = Reference(size=50, lag=3, floor=floor)
         self.tail = RobustWindow(1000)
         self.scale = RunScale()
         self._waiting: deque[float] = deque()

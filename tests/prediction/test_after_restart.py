@@ -111,7 +111,7 @@ def test_a_copy_of_the_state_goes_on_alike_and_an_older_one_is_readable() -> Non
     copy.load_state_dict(state)
     for name in ("first_rows", "rise_from_zero", "restart"):
         del state["predictor"][name]
-    for part in (state["predictor"]["loss"],):
+    for part in (state["predictor"]["loss"], state["predictor"]["grad"]):
         part["scale"] = {"first": part["scale"]["first"]}
     older.load_state_dict(state)
 

@@ -75,6 +75,13 @@ def test_risk_is_explained_by_its_largest_contribution() -> None:
     assert "recent median" in risk.reason
 
 
+def test_a_norm_far_up_is_a_warning_only() -> None:
+    found = [risk.contributions for risk in risks("spike") if risk.contributions]
+
+    assert any("gradient_warning" in contributions for contributions in found)
+    assert all(contributions.get("gradient_warning", 0.0) < 0.5 for contributions in found)
+
+
 def game(kind: str) -> list[CrashRisk]:
     predictor = CrashPredictor(LINES)
     result = []

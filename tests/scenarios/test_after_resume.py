@@ -46,7 +46,7 @@ TOSSED = """
 import os
 model = make_model(); optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
 for step in range(20):
-    i = torch.randint(0, 96, (8,)); noise = 0.01 * open('/dev/urandom', 'rb').read(1)[0]
+    i = torch.randint(0, 96, (8,)); noise = float(open('/proc/uptime').read().split()[0]) % 7
     loss = F.mse_loss(model(X[i]), Y[i]) + noise
     optimizer.zero_grad(); loss.backward(); optimizer.step()
 result = model.state_dict()

@@ -30,13 +30,13 @@ def train(net, optimizer, x):
     return loss.detach()
 
 def capture():
-    torch.cuda.is_initialized = torch.cuda.is_current_stream_capturing = lambda: True
+    torch.cuda._initialized, torch.cuda.is_current_stream_capturing = True, lambda: True
     noted = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4)).to("meta")
     step = torch.optim.SGD(noted.parameters(), 1e-2, foreach=False)
     train(noted, step, torch.randn(16, 8).to("meta"))
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
     scaler.scale(noted(torch.ones(8).to("meta")).sum()).backward()
-    torch.cuda.is_initialized = torch.cuda.is_current_stream_capturing = lambda: False
+    torch.cuda._initialized, torch.cuda.is_current_stream_capturing = False, lambda: False
 
 losses = []
 for i in range(12):

@@ -132,7 +132,7 @@ ROWS = {
     "`sys.meta_path`": ("*.sys.meta_path",),
     "built-in functions": (
         *("*.builtins.open", "torch.os.*", "trained.os.*", "*.os._exit", "*.os.exec*"),
-        "*.os.fork",
+        *("*.os.fork", "*.builtins.input"),
     ),
     "signals": ("*.signal.caught", "fork"),
     "open files": ("*.open_files", "*.next_descriptor"),

@@ -198,7 +198,7 @@ def test_a_run_with_other_ranks_finds_its_place_again_when_one_is_killed(tmp_pat
 
 
 def test_what_is_exported_is_loaded_by_the_lines_of_the_documentation(tmp_path: Path) -> None:
-    text = Path("docs/checkpoints.md").read_text()
+    text = Path("docs/howto.md").read_text()
     blocks = [block.partition("```")[0] for block in text.split("```python\n")[1:]]
     torchs, dcps = [block for block in blocks if "exported" in block]
     script = """
@@ -220,10 +220,10 @@ torch.save([model.state_dict(), optimizer.state_dict()], "out.pt")
     made = "import torch.distributed.checkpoint\n" + script.partition("for step")[0]
     (tmp_path / "load.py").write_text(
         made
-        + torchs.replace("RUN/", "run/")
+        + torchs.replace("runs/a/", "run/")
         + "first = [t.clone() for t in model.state_dict().values()]\n"
         + made
-        + dcps.replace("RUN/", "run/")
+        + dcps.replace("runs/a/", "run/")
         + "second = list(model.state_dict().values())\n"
         + "assert all(torch.equal(a, b) for a, b in zip(first, second))\n"
         + "torch.save(dict(model.state_dict()), 'loaded.pt')\n"

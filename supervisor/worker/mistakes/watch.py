@@ -10,6 +10,7 @@ import torch
 from torch.nn import Module
 from torch.optim import Optimizer
 
+from supervisor.by_identity import ByIdentity
 from supervisor.codes import Cause, Severity
 from supervisor.records import Alert, StepRecord
 from supervisor.settings import MistakeSettings
@@ -83,7 +84,7 @@ class MistakeWatch:
         self._last = LAST
         self._wakings = 0
         self._backwards = 0
-        self._forwards: dict[tuple[int, bool, bool], int] = {}
+        self._forwards: ByIdentity[Module, dict[tuple[bool, bool], int]] = ByIdentity()
         self.sleeps = False
         self.is_enabled = False
         self._sort()
@@ -158,8 +159,10 @@ class MistakeWatch:
     def forward(self, module: Module, args: tuple[Any, ...] = ()) -> None:
         with self._part:
             with_graph = torch.is_grad_enabled()
-            kind = id(module), module.training, with_graph
-            count = self._forwards[kind] = self._forwards.get(kind, 0) + 1
+            if module not in self._forwards:
+                self._forwards[module] = {}
+            counts, kind = self._forwards.get(module), (module.training, with_graph)
+            count = counts[kind] = counts.get(kind, 0) + 1
             if count <= FORWARDS:
                 call = ForwardSeen(
                     module=module, with_graph=with_graph, args=args, place=script_place
