@@ -24,7 +24,7 @@ _ENDS = {
     "completed": "completed",
     "gave_up": "given up",
     "interrupted": "interrupted",
-    "failed": "failed, another attempt would not help",
+    "failed": "failed",
     "supervisor_died": "the supervisor's own process is gone",
 }
 _LONGEST = 200
