@@ -118,8 +118,8 @@ class StepRecorder:
         progress = self._progress
         probe = progress.probe
         if not probe.backward_calls:
-            self._begin_with_gradients()
-        elif not self._are_as_they_were():
+            self._note_earlier_gradients()
+        elif not self._gradients_are_untouched():
             probe.settle()
             if not math.isfinite(probe.loss) and not self._has_gradients():
                 probe.loss, probe.loss_seen = 0.0, False
@@ -132,7 +132,7 @@ class StepRecorder:
         left = earlier_gradients(self._registry)
         self._left = [(weakref.ref(gradient), gradient._version) for gradient in left]
 
-    def _are_as_they_were(self) -> bool:
+    def _gradients_are_untouched(self) -> bool:
         """Whether the gradients are what the backward before has left, as is known without a look
         at their values: the script has neither cleared nor changed them."""
         left, self._left = self._left, []
@@ -142,7 +142,7 @@ class StepRecorder:
             for (one, version), gradient in zip(left, now, strict=True)
         )
 
-    def _begin_with_gradients(self) -> None:
+    def _note_earlier_gradients(self) -> None:
         """Notes whether a step begins with gradients of earlier ones; of a device's that is known
         when it is read with the rest."""
         progress = self._progress
@@ -150,11 +150,11 @@ class StepRecorder:
         for gradient in earlier_gradients(self._registry):
             if is_late(gradient) and not gradient.is_sparse:
                 there = gradient.any()
-                progress.probe.on_device.put("gradients", there, self._matter, add=True)
+                progress.probe.on_device.put("gradients", there, self._found_earlier, add=True)
             elif has_values(gradient):
                 progress.grads_matter = True
 
-    def _matter(self, count: float) -> None:
+    def _found_earlier(self, count: float) -> None:
         self._progress.grads_matter |= count > 0
 
     def _has_gradients(self) -> bool:
