@@ -17,7 +17,7 @@ from typing import Any
 
 import psutil
 
-from supervisor.storage.run.boards import replayed_steps
+from supervisor.storage.run.mailboxes import replayed_steps
 from supervisor.storage.run.rundir import RunDirectory
 
 TRAINER = Path(__file__).with_name("ranks_trainer.py")

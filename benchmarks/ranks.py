@@ -24,7 +24,7 @@ from typing import Any
 
 from benchmarks.rank_runs import Killer, run_supervised, run_torchrun
 from supervisor.records import StepRecord
-from supervisor.storage.run.boards import RankBoard
+from supervisor.storage.run.mailboxes import StepMailbox
 from supervisor.worker.ranks.agreement import StepMessage
 
 MODES = ("ddp", "zero1", "fsdp2")
@@ -101,7 +101,7 @@ def measure_overhead(pairs: int) -> dict[str, Any]:
 
 
 def _exchange(path: str, rank: int, found: Any) -> None:
-    board = RankBoard(Path(path), rank, 2)
+    board = StepMailbox(Path(path), rank, 2)
     record = StepRecord(step=0, loss=1.0, loss_seen=True, grad_norm=1.0, grad_norm_seen=True)
     times = []
     for _ in range(EXCHANGES):

@@ -1,4 +1,5 @@
-"""How the time to come back grows with the steps that a run has made, and how large its tape is.
+"""How the time to come back grows with the steps that a run has made, and how large its replay log
+is.
 
     python -m benchmarks.replay_growth [--steps 2000 10000 50000] [--json FILE]
 

@@ -59,10 +59,10 @@ class StruckRun:
         return (self.folder / "out").read_text(errors="replace")
 
     def worker(self) -> psutil.Process | None:
-        """The script's process: the child of the guardian."""
+        """The script's process: the child of the subreaper."""
         with suppress(psutil.Error):
             for process in psutil.Process(self.process.pid).children(recursive=True):
-                if any("guardian.py" in word for word in process.cmdline()):
+                if any("subreaper.py" in word for word in process.cmdline()):
                     return next(iter(process.children()), None)
         return None
 

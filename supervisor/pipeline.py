@@ -296,7 +296,7 @@ class Pipeline:
         seen = [record for copy in self._copies for record in copy.since]
         if self._go_back(to_step):
             then = [r.loss for r in seen if to_step - LOOK_BACK <= r.step <= to_step]
-            self._evaluation.begin(to_step, then, seen[-1].loss if seen else math.nan)
+            self._evaluation.start(to_step, then, seen[-1].loss if seen else math.nan)
 
     def resumed(self, step: int, checkpoint: str = "") -> None:
         """A process goes on from the state of `step`: the losses to come are compared with those

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-LEAD_RANK = 0
+FIRST_RANK = 0
 """The rank whose records speak for the run where a reader takes those of one."""
 
-ALL_RANKS = (LEAD_RANK,)
+ALL_RANKS = (FIRST_RANK,)
 """The ranks of an attempt of one process."""
 
 
@@ -22,7 +22,7 @@ class RankPlace:
         node, nodes: number of the node, and how many there are.
     """
 
-    rank: int = LEAD_RANK
+    rank: int = FIRST_RANK
     world_size: int = 1
     local_rank: int = 0
     local_world_size: int = 1
@@ -41,7 +41,7 @@ class RankPlace:
             return int(environment.get(name, default))
 
         return cls(
-            rank=number("RANK", LEAD_RANK),
+            rank=number("RANK", FIRST_RANK),
             world_size=number("WORLD_SIZE", 1),
             local_rank=number("LOCAL_RANK", 0),
             local_world_size=number("LOCAL_WORLD_SIZE", 1),
@@ -54,9 +54,9 @@ class RankPlace:
         return self.world_size == 1
 
     @property
-    def leads(self) -> bool:
+    def is_first_rank(self) -> bool:
         """Whether it speaks and decides *when* for all."""
-        return self.rank == LEAD_RANK
+        return self.rank == FIRST_RANK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,7 @@ NAN = math.nan
 
 @dataclass(slots=True, kw_only=True)
 class StepRecord:
-    """What was seen of one step: one update of the lead optimizer, just before it is applied.
+    """What was seen of one step: one update of the main optimizer, just before it is applied.
 
     Nobody changes one; it is not frozen only because that makes it four times as costly to make.
 
@@ -35,7 +35,7 @@ class StepRecord:
         loss: sum of the scalars on which ``backward`` was called since the last update, mean over
             micro-batches is the user's business. NaN if none was seen, or if it was NaN.
         grad_norm: global L2 norm of the gradients before clipping, unscaled.
-        lr: learning rate of the lead optimizer's first parameter group, without our factor.
+        lr: learning rate of the main optimizer's first parameter group, without our factor.
         loss_scale: scale of the GradScaler; NaN without one.
         step_time_s: seconds from the last step's record to this one.
         batch_size: first dimension of the first tensor given to the root forward; 0 if unknown.

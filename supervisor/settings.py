@@ -57,7 +57,7 @@ class SnapshotSettings:
 
 
 @dataclass
-class PartingSettings:
+class ExitCheckpointSettings:
     enabled: bool = True
     """Keep the newest state in memory and write it when the process fails or is ended: an
     exception, no more memory, SIGTERM between two boundaries, a hang that SIGTERM ends; with
@@ -276,7 +276,7 @@ class RunSettings:
     """Seeds Python, NumPy and torch before the script starts. None leaves the script alone."""
     checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)
     snapshot: SnapshotSettings = field(default_factory=SnapshotSettings)
-    parting: PartingSettings = field(default_factory=PartingSettings)
+    parting: ExitCheckpointSettings = field(default_factory=ExitCheckpointSettings)
     watchdog: WatchdogSettings = field(default_factory=WatchdogSettings)
     preemption: PreemptionSettings = field(default_factory=PreemptionSettings)
     restart: RestartSettings = field(default_factory=RestartSettings)

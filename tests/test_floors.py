@@ -345,7 +345,7 @@ OF_A_RANK |= {"load_exit_note", "save_exit_note", "SetAside", "Attempt"}
 
 
 def test_no_rank_is_written_as_a_number() -> None:
-    """A reader of one rank says which it means (`LEAD_RANK`), so that several can follow."""
+    """A reader of one rank says which it means (`FIRST_RANK`), so that several can follow."""
     found = {
         f"{name_of(path)}:{node.lineno} {ast.unparse(node)}"
         for path in FILES

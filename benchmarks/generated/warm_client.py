@@ -140,7 +140,7 @@ class WarmClient:
 
 
 class _Forked(GuardedProcess):
-    """A process of the warm one; it has no guardian."""
+    """A process of the warm one; it has no subreaper."""
 
     def __init__(self, status: int, parent: int) -> None:
         self._told = b""
@@ -148,7 +148,7 @@ class _Forked(GuardedProcess):
         self._status = status
         self._control = -1
         self._pidfd = -1
-        self.guardian_pid = parent
+        self.subreaper_pid = parent
         self.pid = self._first_word()
 
     def dismiss(self, *, keep: bool) -> None:

@@ -50,17 +50,17 @@ class ActivationCheckpointing:
     @property
     def is_offered(self) -> bool:
         """Whether it can be switched on, and is not on yet."""
-        return any(not interception.is_on for interception in self._switches)
+        return any(not call_state.is_on for call_state in self._switches)
 
     def switch_on(self) -> None:
         """Raises whatever the model's own method raises."""
-        for interception in self._switches:
-            interception.on()
+        for call_state in self._switches:
+            call_state.on()
 
     def switch_off(self) -> None:
         """Raises whatever the model's own method raises."""
-        for interception in self._switches:
-            interception.off()
+        for call_state in self._switches:
+            call_state.off()
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,7 +72,7 @@ class Controls:
             with every change instead of found out each time.
         lr_factor: by which the learning rate of each group is multiplied for the update alone.
         lr_share: the same, for the rest of the run.
-        lr_limit: no rate of the lead optimizer above it; None = no limit.
+        lr_limit: no rate of the main optimizer above it; None = no limit.
         clip_factor: by which the script's own clipping threshold is multiplied.
         clip_norm: threshold for a script that does not clip; None = do not clip.
         adaptive: when set, a threshold of its own that follows the norms.
@@ -121,15 +121,15 @@ class Controls:
             limits.append(self.adaptive.value)
         return min(limits) if limits else None
 
-    def rate_factor(self, lead_rate: float) -> float:
+    def rate_factor(self, main_rate: float) -> float:
         """Returns by what the rates of this update are multiplied.
 
         Args:
-            lead_rate: of the first group of the lead optimizer, as the script has it.
+            main_rate: of the first group of the main optimizer, as the script has it.
         """
         factor = self.lr_factor * self.lr_share
-        if self.lr_limit is not None and lead_rate > self.lr_limit:
-            factor *= self.lr_limit / lead_rate
+        if self.lr_limit is not None and main_rate > self.lr_limit:
+            factor *= self.lr_limit / main_rate
         return factor
 
     def _is_neutral(self) -> bool:

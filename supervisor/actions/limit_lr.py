@@ -9,7 +9,7 @@ from supervisor.records import ActionResult
 
 
 class LimitLr(Action):
-    """Allows the lead optimizer no rate above `Decision.lr_limit`; the others follow in proportion.
+    """Allows the main optimizer no rate above `Decision.lr_limit`; the others follow in proportion.
 
     Undoes the leap by its own factor, whatever that is, and does nothing once the script's rate is
     below the limit by itself. A factor of one's own, as of `cut_lr`, would be too little or too

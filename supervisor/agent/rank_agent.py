@@ -77,7 +77,7 @@ MEETS_WITHIN_S = 300.0
 
 
 class Meeting(RendezvousHandler):
-    """torch's agent asks it where this node stands; `begin` is called before each attempt.
+    """torch's agent asks it where this node stands; `start` is called before each attempt.
 
     The ranks use the same store (TORCHELASTIC_USE_AGENT_STORE), as with torchrun, so that no port
     has to be found for one of their own, and lost to another process meanwhile.
@@ -88,7 +88,7 @@ class Meeting(RendezvousHandler):
         self._store: TCPStore | None = None
         self._run_id = uuid.uuid4().hex
 
-    def begin(self, place: NodePlace) -> int:
+    def start(self, place: NodePlace) -> int:
         """Makes the store of an attempt, or finds it; returns its port.
 
         Raises:
@@ -112,7 +112,7 @@ class Meeting(RendezvousHandler):
 
     def next_rendezvous(self) -> RendezvousInfo:
         store, place = self._store, self._place
-        assert store is not None, "`begin` comes first"
+        assert store is not None, "`start` comes first"
         where = RendezvousStoreInfo(place.host, store.port)
         return RendezvousInfo(store, place.number, place.count, where)
 
@@ -174,7 +174,7 @@ class RankAgent(LocalElasticAgent):
     def _attempt(self, order: dict[str, Any]) -> None:
         """Starts the ranks of one attempt and reports the end of each."""
         group = self._worker_group
-        self._channel.report(store=self._meeting.begin(NodePlace(**order["node"])))
+        self._channel.report(store=self._meeting.start(NodePlace(**order["node"])))
         self._rendezvous(group)
         group.spec.entrypoint, *arguments = order["command"]
         group.spec.args = tuple(arguments)

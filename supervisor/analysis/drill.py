@@ -18,7 +18,7 @@ from typing import Any
 from supervisor.analysis.outcome import FaultOutcome, ReferenceRun, judge, read_reference
 from supervisor.analysis.trial_run import TrialScript, trial_folder, try_script
 from supervisor.errors import SupervisorError, UsageError
-from supervisor.ranks import LEAD_RANK
+from supervisor.ranks import FIRST_RANK
 from supervisor.storage.run.run_state import load_run_state
 
 
@@ -45,7 +45,7 @@ class DrillFault:
     settings: Mapping[str, str] = field(default_factory=dict)
 
     def settings_at(
-        self, step: int, hang_timeout_s: float, rank: int = LEAD_RANK
+        self, step: int, hang_timeout_s: float, rank: int = FIRST_RANK
     ) -> dict[str, str]:
         """Returns the config keys of a run that this fault strikes at `step`, on one rank."""
         factor = "" if self.factor is None else f", factor: {self.factor * hang_timeout_s:.3f}"

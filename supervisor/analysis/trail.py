@@ -13,14 +13,15 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from supervisor.errors import SupervisorError
-from supervisor.ranks import LEAD_RANK
+from supervisor.ranks import FIRST_RANK
 from supervisor.storage.run.rundir import RunDirectory
 
 PARTS = (
     *("weights", "optimizer", "scaler", "schedule", "tracked", "module", "rng", "variable"),
     "script",
 )
-"""In order of cause and effect, after data and loss; ``script`` is the census of its Python."""
+"""In order of cause and effect, after data and loss; ``script`` is the script state of its
+Python."""
 PRIVATE_PARTS = ("rng", "variable", "script")
 """May differ between runs without effect: an unused generator, a clock."""
 
@@ -46,7 +47,7 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parting:
+class FirstDifference:
     """The first difference between two runs.
 
     Attributes:
@@ -62,7 +63,7 @@ class Parting:
     same: frozenset[str] = frozenset()
 
 
-def read_trail(rundir: RunDirectory, rank: int = LEAD_RANK) -> list[Mark]:
+def read_trail(rundir: RunDirectory, rank: int = FIRST_RANK) -> list[Mark]:
     """Returns all marks in the order of writing, without a torn last line.
 
     Raises:
@@ -79,7 +80,7 @@ def read_trail(rundir: RunDirectory, rank: int = LEAD_RANK) -> list[Mark]:
         except (ValueError, TypeError):
             continue
     if not marks:
-        of_rank = f" of rank {rank}" if rank != LEAD_RANK else ""
+        of_rank = f" of rank {rank}" if rank != FIRST_RANK else ""
         raise SupervisorError(
             f"{rundir.root}: no training step{of_rank} was seen: the script must train with torch, "
             "in the process that is started"
@@ -106,7 +107,7 @@ def part_ways(
     one: Mapping[int, Mark],
     other: Mapping[int, Mark],
     ignored: set[tuple[str, str]],
-) -> Parting | None:
+) -> FirstDifference | None:
     """Returns the first difference between two runs, None if all digests are equal.
 
     Args:
@@ -114,17 +115,17 @@ def part_ways(
         ignored: (part, name) pairs that do not count.
     """
     for step in sorted(one.keys() & other.keys()):
-        parting = _compare(one[step], other[step], ignored)
-        if parting is not None:
-            return parting
+        difference = _compare(one[step], other[step], ignored)
+        if difference is not None:
+            return difference
     last = (max(one), max(other))
     if last[0] != last[1]:
         name = f"{last[0]} steps undisturbed, {last[1]} in the other run"
-        return Parting(what="steps", name=name, step=min(last))
+        return FirstDifference(what="steps", name=name, step=min(last))
     return None
 
 
-def _compare(one: Mark, other: Mark, ignored: set[tuple[str, str]]) -> Parting | None:
+def _compare(one: Mark, other: Mark, ignored: set[tuple[str, str]]) -> FirstDifference | None:
     differing: dict[str, str] = {}
     for what, a, b in (("data", one.data, other.data), ("loss", one.loss, other.loss)):
         if a is not None and b is not None and a != b:
@@ -137,14 +138,14 @@ def _compare(one: Mark, other: Mark, ignored: set[tuple[str, str]]) -> Parting |
         return None
     what = next(iter(differing))
     same = frozenset(("data", "loss", *PARTS)) - differing.keys()
-    return Parting(what=what, name=differing[what], step=one.step, same=same)
+    return FirstDifference(what=what, name=differing[what], step=one.step, same=same)
 
 
 def _first_name(
     part: str, one: Mapping[str, str], other: Mapping[str, str], ignored: set[tuple[str, str]]
 ) -> str | None:
     """Variables that only one run has do not count: whether one is seen can be chance. Nor does a
-    census that one run does not have, because there were too many objects."""
+    script state that one run does not have, because there were too many objects."""
     if part == "script" and not (one and other):
         return None
     names = [*one, *(name for name in other if name not in one)]
@@ -174,9 +175,9 @@ def private_to(one: Trails, other: Trails) -> dict[int, set[tuple[str, str]]]:
     return {rank: private_names(one[rank], other[rank]) for rank in one}
 
 
-def first_parting(
+def find_first_difference(
     one: Trails, other: Trails, ignored: Mapping[int, set[tuple[str, str]]]
-) -> Parting | None:
+) -> FirstDifference | None:
     """Returns the earliest difference of any rank, named with it if there are several.
 
     Args:
@@ -184,19 +185,19 @@ def first_parting(
         ignored: rank → (part, name) pairs that do not count.
     """
     found = {rank: part_ways(one[rank], other[rank], ignored[rank]) for rank in one}
-    partings = {rank: parting for rank, parting in found.items() if parting is not None}
-    if not partings:
+    differences = {rank: difference for rank, difference in found.items() if difference is not None}
+    if not differences:
         return None
-    rank = min(partings, key=lambda rank: (partings[rank].step, rank))
-    parting = partings[rank]
+    rank = min(differences, key=lambda rank: (differences[rank].step, rank))
+    difference = differences[rank]
     if len(one) == 1:
-        return parting
-    return dataclasses.replace(parting, name=f"{parting.name} (rank {rank})")
+        return difference
+    return dataclasses.replace(difference, name=f"{difference.name} (rank {rank})")
 
 
 def steps_of(trails: Trails) -> int:
     """Returns how many steps the first rank made."""
-    return max(trails[LEAD_RANK])
+    return max(trails[FIRST_RANK])
 
 
 _SEED = (
@@ -252,27 +253,27 @@ _BY_THE_BREAK = {
 }
 
 
-def kind_of(parting: Parting, *, by_itself: bool) -> str:
+def kind_of(difference: FirstDifference, *, by_itself: bool) -> str:
     """Returns what differs in the user's words: the part, an ``operation`` or ``hidden state``.
 
     If loss or weights differ although data and state were the same a step before, the computation
     itself is nondeterministic.
 
     Args:
-        parting: the first difference.
+        difference: the first difference.
         by_itself: it was seen between two undisturbed runs.
     """
-    if parting.what == "loss":
+    if difference.what == "loss":
         return "operation" if by_itself else "hidden state"
-    if by_itself and parting.step > 0 and parting.what in ("weights", "optimizer"):
+    if by_itself and difference.step > 0 and difference.what in ("weights", "optimizer"):
         return "operation"
-    return parting.what
+    return difference.what
 
 
-def advise(parting: Parting, *, by_itself: bool) -> str:
+def advise(difference: FirstDifference, *, by_itself: bool) -> str:
     """Returns what to do about the first difference; arguments as for `kind_of`."""
-    if by_itself and parting.step == 0:
-        return f"two undisturbed runs began with different {parting.what}: {_SEED}"
+    if by_itself and difference.step == 0:
+        return f"two undisturbed runs began with different {difference.what}: {_SEED}"
     texts = _BY_ITSELF if by_itself else _BY_THE_BREAK
-    kind = kind_of(parting, by_itself=by_itself)
+    kind = kind_of(difference, by_itself=by_itself)
     return texts.get(kind, f"two undisturbed runs differ: {_SEED}")

@@ -2,7 +2,7 @@
 
 The script runs three times for a few steps: twice undisturbed, once with a checkpoint, a SIGKILL
 (of the last of several ranks) and a resume. Digests of every tensor, generator and schedule, and
-the census of what the script's Python holds, are compared at every boundary, those of the
+the script state of what the script's Python holds, are compared at every boundary, those of the
 checkpoints among them.
 """
 
@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.analysis.trail import (
-    Parting,
+    FirstDifference,
     Trails,
     advise,
-    first_parting,
+    find_first_difference,
     kind_of,
     private_to,
     read_trails,
@@ -127,9 +127,9 @@ def verify(
         say("2 of 3: undisturbed again, with checkpoints")
         second = _undisturbed(script, folder / CHECKPOINTED, steps, break_at - _REPEATED)
         ignored = private_to(first, second)
-        parting = first_parting(first, second, ignored)
-        if parting is not None:
-            return _not_deterministic(parting, first, break_at)
+        difference = find_first_difference(first, second, ignored)
+        if difference is not None:
+            return _not_deterministic(difference, first, break_at)
         say(f"3 of 3: killed after step {break_at}, and resumed")
         broken = _broken(script, folder / "broken", steps, break_at, rank=max(first))
         return _judge(first, broken, ignored, break_at)
@@ -170,26 +170,28 @@ def _broken(
     return try_script(script, run_dir, settings)
 
 
-def _not_deterministic(parting: Parting, first: Trails, break_at: int) -> Verification:
+def _not_deterministic(difference: FirstDifference, first: Trails, break_at: int) -> Verification:
     return Verification(
         exact=False,
         deterministic=False,
         steps=steps_of(first),
         break_at=break_at,
-        first_difference=_describe(parting, by_itself=True),
-        advice=advise(parting, by_itself=True),
+        first_difference=_describe(difference, by_itself=True),
+        advice=advise(difference, by_itself=True),
     )
 
 
 def _judge(
     first: Trails, run: TrialRun, ignored: Mapping[int, set[tuple[str, str]]], break_at: int
 ) -> Verification:
-    parting = first_parting(first, read_trails(run.rundir, len(first)), ignored)
+    difference = find_first_difference(first, read_trails(run.rundir, len(first)), ignored)
     resumed = run.events(Resumed)
-    if parting is None and not (resumed and run.returncode == 0):
-        parting = Parting(what="steps", name=f"exit code {run.returncode}", step=break_at)
+    if difference is None and not (resumed and run.returncode == 0):
+        difference = FirstDifference(
+            what="steps", name=f"exit code {run.returncode}", step=break_at
+        )
     found = Verification(
-        exact=parting is None,
+        exact=difference is None,
         deterministic=True,
         steps=steps_of(first),
         break_at=break_at,
@@ -197,20 +199,20 @@ def _judge(
         values=_count(first, ignored),
         proof=_proof(first, ignored),
     )
-    if parting is None:
+    if difference is None:
         return found
     reason = resumed[-1].reason if resumed else "there was none"
     return dataclasses.replace(
         found,
-        first_difference=_describe(parting, by_itself=False),
-        advice=f"{advise(parting, by_itself=False)} (the resume itself says: {reason})",
+        first_difference=_describe(difference, by_itself=False),
+        advice=f"{advise(difference, by_itself=False)} (the resume itself says: {reason})",
     )
 
 
-def _describe(parting: Parting, *, by_itself: bool) -> dict[str, Any]:
-    what = kind_of(parting, by_itself=by_itself)
-    name = parting.name if what == parting.what else f"{parting.what} {parting.name}"
-    return {"what": what, "name": name, "step": parting.step}
+def _describe(difference: FirstDifference, *, by_itself: bool) -> dict[str, Any]:
+    what = kind_of(difference, by_itself=by_itself)
+    name = difference.name if what == difference.what else f"{difference.what} {difference.name}"
+    return {"what": what, "name": name, "step": difference.step}
 
 
 def _count(trails: Trails, ignored: Mapping[int, set[tuple[str, str]]]) -> int:

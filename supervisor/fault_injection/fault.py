@@ -9,7 +9,7 @@ from typing import Any
 
 from supervisor.config_check import did_you_mean
 from supervisor.errors import ConfigError
-from supervisor.ranks import LEAD_RANK
+from supervisor.ranks import FIRST_RANK
 from supervisor.storage.files.json_files import build_record
 
 PROCESS_KINDS = (
@@ -48,7 +48,7 @@ class Fault:
     count: int = 1
     factor: float = math.nan
     every: bool = False
-    rank: int = LEAD_RANK
+    rank: int = FIRST_RANK
     transient: bool = False
 
     @classmethod

@@ -46,7 +46,7 @@ from torch.utils import _pytree as pytree
 
 from supervisor.errors import PassesGuards
 from supervisor.fault_injection.fault import PROCESS_KINDS, Fault
-from supervisor.ranks import LEAD_RANK
+from supervisor.ranks import FIRST_RANK
 from supervisor.storage.files.private_files import write_json
 
 
@@ -61,7 +61,7 @@ class FullDisk:
         self._steps_left = 0
         self._before: tuple[int, int] | None = None
 
-    def begin(self, steps: int) -> None:
+    def start(self, steps: int) -> None:
         """From now on, for so many steps."""
         self._steps_left = steps
         if self._before is None:
@@ -128,11 +128,11 @@ def ask_parent_to_end() -> None:
 
 
 def _supervisor_pid() -> int:
-    """The guardian in between ignores signals, so they go to the supervisor above it. Several
-    ranks have their agent between themselves and the guardian."""
+    """The subreaper in between ignores signals, so they go to the supervisor above it. Several
+    ranks have their agent between themselves and the subreaper."""
     parent = psutil.Process(os.getppid())
     for above in (parent, *parent.parents()[:1]):
-        if any(word.endswith("guardian.py") for word in above.cmdline()):
+        if any(word.endswith("subreaper.py") for word in above.cmdline()):
             return above.ppid()
     return parent.pid
 
@@ -164,7 +164,7 @@ class FaultInjector:
     """
 
     def __init__(
-        self, entries: Sequence[Mapping[str, Any]], struck_file: Path, *, rank: int = LEAD_RANK
+        self, entries: Sequence[Mapping[str, Any]], struck_file: Path, *, rank: int = FIRST_RANK
     ) -> None:
         faults = [Fault.from_config(entry) for entry in entries]
         self._faults = [fault for fault in faults if fault.rank in (rank, EACH_RANK)]
@@ -282,7 +282,7 @@ class FaultInjector:
             if fault is None:
                 continue
             if kind == "disk_full":
-                self._full_disk.begin(20 if math.isnan(fault.factor) else int(fault.factor))
+                self._full_disk.start(20 if math.isnan(fault.factor) else int(fault.factor))
             elif kind == "slow":
                 time.sleep(2.0 if math.isnan(fault.factor) else fault.factor)
             elif kind == "damaged_checkpoint":

@@ -108,7 +108,7 @@ class Decisions:
             self.begin_cooldown()
             self._budget.spend()
         for name in actions:
-            self._treatments.begin(
+            self._treatments.start(
                 name, record.step, self._guard.loss, cause=risk.cause.value, rung=rung
             )
         return Decision(

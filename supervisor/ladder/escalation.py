@@ -287,7 +287,7 @@ class EscalationLadder:
         decision = self._decisions.take_back(record, risk, undo, reason)
         # The level before the trouble is no measure of what helps now.
         before = RobustWindow(1)
-        self._treatments.begin(
+        self._treatments.start(
             "reinstate", record.step, before, cause=decision.cause.value, rung=decision.rung
         )
         return replace(decision, actions=("reinstate",))

@@ -43,7 +43,7 @@ class RollbackEvaluation:
         self._line = math.nan
         self._seen = 0
 
-    def begin(self, to_step: int, then: Sequence[float], alarming: float) -> None:
+    def start(self, to_step: int, then: Sequence[float], alarming: float) -> None:
         """The weights of `to_step` were put back.
 
         Args:

@@ -112,7 +112,7 @@ class Treatments:
         limits = [trial.loss_limit for trial in self._trials if trial.loss_limit > -math.inf]
         return bool(limits and len(self._recent)) and self._recent.median > max(limits)
 
-    def begin(self, name: str, step: int, before: RobustWindow, *, cause: str, rung: int) -> None:
+    def start(self, name: str, step: int, before: RobustWindow, *, cause: str, rung: int) -> None:
         """A treatment is applied at `step`; `before` holds the losses before the trouble."""
         steps = self.policy.verify_steps
         if name == "skip_update":

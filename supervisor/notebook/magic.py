@@ -14,7 +14,7 @@ from typing import Any
 
 from supervisor.errors import RunDirectoryError, SupervisorError, UsageError
 from supervisor.notebook.launch import LaunchedRun, launch_text
-from supervisor.ranks import LEAD_RANK
+from supervisor.ranks import FIRST_RANK
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.flight_reader import FlightReader
 
@@ -132,7 +132,7 @@ def _show(run: Path, handle: Any, ended: threading.Event) -> None:
 def newest_step(run: Path) -> str:
     """Returns ``step 1,200, loss 0.31``, or that there is none yet."""
     try:
-        with FlightReader(RunDirectory(run).steps(LEAD_RANK)) as reader:
+        with FlightReader(RunDirectory(run).steps(FIRST_RANK)) as reader:
             records = reader.records(max(0, reader.rows() - 1))
     except (OSError, RunDirectoryError):
         records = []

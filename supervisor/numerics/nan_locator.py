@@ -290,7 +290,7 @@ class StepWatch:
                 optimizer.register_step_post_hook(self._after_update),
             ]
 
-    def end(self) -> NonfiniteReport | None:
+    def stop(self) -> NonfiniteReport | None:
         """Removes everything; returns what was found, None if the step was not watched."""
         self._trace.__exit__(None, None, None)
         if not self._is_on:

@@ -50,10 +50,10 @@ from supervisor.parent.watching.watchdog import (
 from supervisor.ranks import one_node
 from supervisor.records import ExitCause
 from supervisor.storage.files.kept_writes import KEPT
-from supervisor.storage.run.boards import arrived_at, describe_replay, replayed_steps
 from supervisor.storage.run.exit_notes import FAILED, ExitNote, load_exit_note, note_of
 from supervisor.storage.run.handover import Handover, Left
 from supervisor.storage.run.lease import Lease
+from supervisor.storage.run.mailboxes import arrived_at, describe_replay, replayed_steps
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.run.training_places import read_places
 
@@ -124,7 +124,7 @@ class Attempt:
         self._s = context
         self._number = number
         self._watches = [RankWatch(context.rundir, rank) for rank in ranks]
-        self._lead = self._watches[0]
+        self._first = self._watches[0]
         self._target = target
         self._began = time.time()
         self._tell_at_s = time.monotonic() + _TELL_AFTER_S
@@ -190,7 +190,7 @@ class Attempt:
             done = len(process.codes) == len(self._watches) and self._is_completed()
             if done and not s.spec.settings.keep_background:
                 self._background = self._guarded("background", lambda: self._ends_itself(process))
-            left = process.end(keep_others=done and s.spec.settings.keep_background)
+            left = process.stop(keep_others=done and s.spec.settings.keep_background)
             watchdog.saw_steps(self._guarded("steps", self._take_steps) or 0, time.monotonic())
             self._guarded("handover", self._take_over)
             self._guarded("journal", s.run_log.merge)
@@ -216,7 +216,7 @@ class Attempt:
             return WorkerProcess(
                 s.spec,
                 self._number,
-                self._lead.rank,
+                self._first.rank,
                 outputs[0],
                 worker=s.worker_command,
                 handover=s.handover.paths,
@@ -240,7 +240,7 @@ class Attempt:
         s = self._s
         given = s.stdin.paths if s.stdin is not None else not_for_ranks()
         return worker_command(
-            s.spec, self._number, self._lead.rank, s.worker_command, s.handover.paths, given
+            s.spec, self._number, self._first.rank, s.worker_command, s.handover.paths, given
         )
 
     def _look(self, process: Processes, watchdog: Watchdog, outputs: Sequence[OutputPump]) -> None:
@@ -313,7 +313,7 @@ class Attempt:
                 self._broken_since_s = now_s
                 self._guarded("stacks", lambda: self._ask_where_others_stand(process))
                 if self._s.agent is not None:
-                    self._s.agent.begin_rescue(self._s.rundir)
+                    self._s.agent.start_save_for_dead(self._s.rundir)
         elif now_s - self._broken_since_s >= LAST_WORDS_S:
             process.send(signal.SIGKILL)
 
@@ -340,7 +340,7 @@ class Attempt:
             return
         done = None
         if self._target is not None:
-            done = replayed_steps(self._s.rundir.replayed(self._lead.rank), self._began)
+            done = replayed_steps(self._s.rundir.replayed(self._first.rank), self._began)
         line = ""
         if self._target is not None and done is not None and done < self._target:
             line = describe_replay(done, self._target, time.time() - self._began)
@@ -442,7 +442,7 @@ class Attempt:
         if evidence is not None and may_wait:
             return
         if evidence is None:
-            stacks = rundir.stacks(self._number, self._lead.rank)
+            stacks = rundir.stacks(self._number, self._first.rank)
             self._s.run_log.warn(f"the training goes on after a silence: {reason}; see {stacks}")
             return
         if self._is_over:
@@ -495,7 +495,7 @@ class Attempt:
         return True
 
     def _tell_executed(self) -> None:
-        note = None if self._is_executed else self._note(self._lead.rank)
+        note = None if self._is_executed else self._note(self._first.rank)
         if note is not None and note.kind == "executed":
             self._is_executed = True
             self._s.run_log.say(
@@ -516,7 +516,7 @@ class Attempt:
         s = self._s
         if s.agent is not None or any(watch.feed.has_stepped for watch in self._watches):
             return ""
-        note = self._note(self._lead.rank)
+        note = self._note(self._first.rank)
         forks = note is not None and note.leaves
         ended = process.family.end_copies(self._line(), s.spec.target, forks=forks)
         if not ended:

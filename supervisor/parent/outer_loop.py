@@ -104,7 +104,7 @@ class OuterLoop:
 
     def to_its_end(self, backoff: Backoff | None) -> RunResult:
         start = self._first_start()
-        self.run_log.begin(self._prepared, len(self._ranks))
+        self.run_log.start(self._prepared, len(self._ranks))
         self._warn_of_room()
         restarts = RestartPolicy(
             self._spec.settings.restart,
@@ -120,7 +120,7 @@ class OuterLoop:
             if outside_cause(error) is OutsideCause.DISK:
                 has_checkpoint = bool(self._ring.checkpoints())
                 outcome = outcomes.waiting(str(error), has_checkpoint=has_checkpoint)
-        self.pictures.end()
+        self.pictures.stop()
         self._end_step_log()
         check_lease(self._prepared.lease)
         return self.run_log.finish(outcome, self._last_exit, lambda: self._inbox.is_forced)
@@ -198,7 +198,7 @@ class OuterLoop:
         """Writes an attempt's order, as soon as the disk takes it; False if the run is asked to
         end meanwhile.
 
-        An attempt that cannot read and write its tape would be no resume, so it waits.
+        An attempt that cannot read and write its replay log would be no resume, so it waits.
 
         Raises:
             NoRoom: the disk refuses it for too long.
@@ -269,9 +269,9 @@ class OuterLoop:
         is_sick = may_be_sick(worker_exit.cause, risky=self.replica.is_risky)
         has_failed = worker_exit.cause is not ExitCause.COMPLETED
         if step is not None and step > newest and has_failed and not is_sick:
-            agent.begin_rescue(self.rundir)
-            self.run_log.rescued(step, agent.rescue(step))
-        agent.end_rescue()
+            agent.start_save_for_dead(self.rundir)
+            self.run_log.saved_for_dead(step, agent.save_for_dead(step))
+        agent.stop_save_for_dead()
 
     def _undo_unfinished_replay(self) -> None:
         """Restores the script's files after a fast-forward that did not arrive."""
@@ -421,7 +421,7 @@ class OuterLoop:
             return None
 
     def _end_step_log(self) -> None:
-        problem = None if self.context.step_log is None else self.context.step_log.end()
+        problem = None if self.context.step_log is None else self.context.step_log.stop()
         if problem is not None:
             self.run_log.warn(problem)
 

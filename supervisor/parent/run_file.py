@@ -31,7 +31,7 @@ class RunFile:
     def world_size(self) -> int:
         return self._state.world_size
 
-    def begin(self) -> None:
+    def start(self) -> None:
         self._save(state="running", ended_at="", exit_code=None)
 
     def begin_attempt(self, attempt: int) -> None:

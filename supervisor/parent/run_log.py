@@ -33,7 +33,7 @@ from supervisor.events.state_events import (
 from supervisor.events.step_events import ActionEvent
 from supervisor.parent.prepare import Preparation
 from supervisor.parent.process.launch import LaunchSpec
-from supervisor.parent.process.side_processes import Rescued, write_report_apart
+from supervisor.parent.process.side_processes import SavedForDeadRanks, write_report_apart
 from supervisor.parent.restarts.exits import signal_name
 from supervisor.parent.restarts.restart_policy import Verdict
 from supervisor.parent.restarts.restart_receipt import RestartReceipt
@@ -50,7 +50,7 @@ from supervisor.parent.terminal.summary import (
     describe_next,
 )
 from supervisor.parent.watching.hang import HangEvidence
-from supervisor.ranks import LEAD_RANK
+from supervisor.ranks import FIRST_RANK
 from supervisor.records import CrashRisk, WorkerExit, WorkerOrder
 from supervisor.shortfalls import HIGH_LOSS, LASTING, WINDOW, Shortfall, find_shortfalls
 from supervisor.storage.cases.case_filing import file_cases, keep_memory
@@ -97,14 +97,14 @@ class RunLog:
         self._restart = RestartReceipt(
             journal.write,
             spec.policy.verify_steps,
-            made_at=lambda attempt, step: first_made(rundir.steps(LEAD_RANK), attempt, step),
+            made_at=lambda attempt, step: first_made(rundir.steps(FIRST_RANK), attempt, step),
         )
 
-    def begin(self, prepared: Preparation, world_size: int = 1) -> None:
+    def start(self, prepared: Preparation, world_size: int = 1) -> None:
         """The run, or its continuation from an attempt on, begins."""
         attempt = prepared.attempt
         self._run_file.begin_ranks(world_size)
-        self._run_file.begin()
+        self._run_file.start()
         self._journal.attempt = attempt - 1 if prepared.died else attempt
         # What a dead parent left unmerged belongs before this.
         self._journal.merge()
@@ -301,7 +301,7 @@ class RunLog:
         if worker_exit.retry:
             self._teller.say(describe_exit(attempt, worker_exit))
 
-    def rescued(self, step: int, saved: Rescued | str) -> None:
+    def saved_for_dead(self, step: int, saved: SavedForDeadRanks | str) -> None:
         """The states that the ranks kept in memory were written, or why they were not."""
         if isinstance(saved, str):
             self.warn(f"the state of step {step} that the ranks kept in memory is lost: {saved}")
@@ -469,7 +469,7 @@ class RunLog:
     def _rates(self) -> list[str]:
         """What was done to the learning rate in all attempts: sentences without a full stop."""
         with contextlib.suppress(OSError, SupervisorError):
-            return [text for text in [describe_rates(self._rundir.steps(LEAD_RANK))] if text]
+            return [text for text in [describe_rates(self._rundir.steps(FIRST_RANK))] if text]
         return []
 
     def _shortfalls(self, events: Sequence[JournalEvent]) -> tuple[Shortfall, ...]:

@@ -12,7 +12,7 @@ from supervisor.parent.attempt import POLL_S, AttemptContext
 from supervisor.parent.metrics.metrics import Metrics, metrics_for
 from supervisor.parent.nodes.member_link import ProbeFile
 from supervisor.parent.nodes.members import Members
-from supervisor.parent.nodes.seat import Seat
+from supervisor.parent.nodes.node_role import NodeRole
 from supervisor.parent.notices.notices import Notices, notices_for
 from supervisor.parent.outer_loop import ROOM_WITHIN_S, OuterLoop
 from supervisor.parent.prepare import Preparation, prepare
@@ -51,7 +51,7 @@ class Supervisor:
         worker_command: Sequence[str] = DEFAULT_COMMAND,
         poll_s: float = POLL_S,
         backoff: Backoff | None = None,
-        seat: Seat | None = None,
+        node_role: NodeRole | None = None,
     ) -> None:
         """
         Args:
@@ -59,10 +59,10 @@ class Supervisor:
             worker_command: started instead of the worker, in tests of this loop.
             poll_s: between two looks at the workers.
             backoff: instead of the config's.
-            seat: where the other nodes' parents come; None: this node trains alone.
+            node_role: where the other nodes' parents come; None: this node trains alone.
         """
         self._spec = spec
-        self._seat = seat
+        self._node_role = node_role
         self._worker_command = worker_command
         self._poll_s = poll_s
         self._backoff = backoff
@@ -97,7 +97,9 @@ class Supervisor:
         its former self is stale: to be refused would end the others. A resume waits for its disk.
         """
         began_s, is_told = time.monotonic(), self._spec.quiet
-        deadline = time.monotonic() + (0.0 if self._seat is None else STALE_S + 2 * _LEASE_LOOK_S)
+        deadline = time.monotonic() + (
+            0.0 if self._node_role is None else STALE_S + 2 * _LEASE_LOOK_S
+        )
         while True:
             try:
                 return prepare(self._spec)
@@ -192,10 +194,10 @@ class Supervisor:
             OSError: the run directory cannot be written.
         """
         spec = self._spec
-        if self._seat is None or agent is None or spec.ranks is None:
+        if self._node_role is None or agent is None or spec.ranks is None:
             return None
         return Members(
-            self._seat,
+            self._node_role,
             spec.ranks,
             ProbeFile(run.rundir),
             spec.for_other_nodes(),

@@ -47,7 +47,7 @@ class AfterRestart:
     def is_on(self) -> bool:
         return bool(self._where)
 
-    def begin(self, step: int, checkpoint: str, losses: Sequence[float]) -> None:
+    def start(self, step: int, checkpoint: str, losses: Sequence[float]) -> None:
         """The run goes on from `step`, after `losses`."""
         self.reset()
         before = losses[-BEFORE:]

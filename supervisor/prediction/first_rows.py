@@ -54,7 +54,7 @@ class FirstRows:
     def is_over(self) -> bool:
         return self._row > LAST_ROW + WAIT
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """What comes next is known from elsewhere."""
         self._row, self._since, self.found = LAST_ROW + WAIT + 1, [], False
 
@@ -62,7 +62,7 @@ class FirstRows:
         """Takes in a finite loss."""
         self._row += 1
         if self.is_over:
-            self.end()
+            self.stop()
             return
         change = abs(math.log(loss) - math.log(self._last)) if min(loss, self._last) > 0 else 0.0
         self._last = loss

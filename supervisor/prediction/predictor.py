@@ -111,7 +111,7 @@ class CrashPredictor:
         self._climb.reset()
         self._drift.reset()
         self._reward.reset()
-        self._first_rows.end()
+        self._first_rows.stop()
         self._from_zero.reset()
         self._restart.reset()
         for seen in (self._loss_warned, self._loss_strong):
@@ -120,7 +120,7 @@ class CrashPredictor:
 
     def resumed(self, step: int, checkpoint: str) -> None:
         """The state of `step` was put back, from a checkpoint of that name if it is ours."""
-        self._restart.begin(step, checkpoint, list(self._from_zero.recent))
+        self._restart.start(step, checkpoint, list(self._from_zero.recent))
 
     def update(self, record: StepRecord, scores: Mapping[str, float]) -> CrashRisk:
         """Judges `record`, of which the detectors gave `scores`."""
@@ -308,7 +308,7 @@ class CrashPredictor:
         self._grad.load_state_dict(state["grad"])
         self._climb.load_state_dict(state["climb"])
         self._drift.load_state_dict(state["departure"])
-        self._first_rows.end()  # a state without them is of an older run
+        self._first_rows.stop()  # a state without them is of an older run
         for name, part in (
             ("first_rows", self._first_rows),
             ("rise_from_zero", self._from_zero),

@@ -10,7 +10,7 @@ import numpy as np
 
 from supervisor.events.event import of_kind
 from supervisor.events.step_events import AlertEvent
-from supervisor.ranks import LEAD_RANK
+from supervisor.ranks import FIRST_RANK
 from supervisor.storage.journal.events import count_treatments, read_journal
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.applied_rates import read_rates
@@ -46,7 +46,7 @@ class NewSteps:
 
     def __init__(self, rundir: RunDirectory, row: int = 0) -> None:
         self._rundir = rundir
-        self._path = rundir.steps(LEAD_RANK)
+        self._path = rundir.steps(FIRST_RANK)
         self._reader = FlightReader(self._path)
         self._row = row
         self._last: tuple[int, int] | None = None

@@ -56,14 +56,14 @@ class Hooked:
         self._keeps_states = keeps_states
         self._ends_when_done = ends_when_done
         self._depth = self.steps = 0
-        self._lead: Optimizer | None = None
+        self._main: Optimizer | None = None
         self.watch = MistakeWatch(
             MistakeSettings(enabled=is_enabled),
             SeenSoFar(registry=self.registry, steps_done=lambda: self.steps),
             SimpleNamespace(tell=self._tell),  # type: ignore[arg-type]
             tells=True,
             warn=lambda *_, **__: None,  # type: ignore[arg-type]
-            barrier=lambda *_, **__: _Part(self.errors),  # type: ignore[arg-type]
+            breakers=lambda *_, **__: _Part(self.errors),  # type: ignore[arg-type]
             has_tensor_hooks=lambda: self.is_hooked,
         )
 
@@ -72,7 +72,7 @@ class Hooked:
 
     def before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         """Called before each update; returns other arguments for it, or None."""
-        self._lead = self._lead or optimizer
+        self._main = self._main or optimizer
         self.registry.add_optimizer(optimizer)
         self._depth += 1
         if self.watch.is_on:
@@ -80,12 +80,12 @@ class Hooked:
 
     def after(self, optimizer: Optimizer, *_: Any) -> None:
         self._depth -= 1
-        self.steps += optimizer is self._lead
+        self.steps += optimizer is self._main
         if self._keeps_states:
             self.states.append(_digest(optimizer))
         if self.watch.is_on:
-            is_lead = optimizer is self._lead
-            self.watch.updated(optimizer, self.steps, is_lead=is_lead, is_left_out=False)
+            is_main = optimizer is self._main
+            self.watch.updated(optimizer, self.steps, is_main=is_main, is_left_out=False)
         elif self._ends_when_done and (not self.watch.is_enabled or self.steps >= MOST):
             raise Done
 

@@ -11,8 +11,8 @@ import gc
 from collections.abc import Mapping
 from typing import Any
 
-from supervisor.training_state.census.reach import Reach
 from supervisor.training_state.registry import Registry
+from supervisor.training_state.script_state.reach import Reach
 
 _BY_NAME = (
     *("models", "buffers", "unwritten", "modes", "attributes", "extra", "optimizers"),

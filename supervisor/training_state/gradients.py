@@ -10,7 +10,7 @@ from torch import nn
 
 from supervisor.errors import CheckpointError
 from supervisor.training_state.optimizer_state import optimizer_parameters
-from supervisor.training_state.plain_form import misfit
+from supervisor.training_state.plain_form import restore_problem
 from supervisor.training_state.registry import Registry
 from supervisor.training_state.tensors import local, outside_autograd, write_into
 
@@ -149,4 +149,4 @@ def _restore(parameter: torch.Tensor, saved: Any) -> None:
 
 
 def _is_place_for(live: torch.Tensor, saved: torch.Tensor) -> bool:
-    return not live.is_sparse and not misfit(local(live), saved)
+    return not live.is_sparse and not restore_problem(local(live), saved)

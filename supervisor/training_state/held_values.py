@@ -15,11 +15,11 @@ import torch
 import xxhash
 
 from supervisor.errors import pass_on
-from supervisor.training_state.census.census import CALL
-from supervisor.training_state.census.inside_process import HANDLES, still_under_way, wait_for
-from supervisor.training_state.census.place import Place
-from supervisor.training_state.census.reach import Reach
 from supervisor.training_state.plain_form import from_plain
+from supervisor.training_state.script_state.inside_process import HANDLES, still_under_way, wait_for
+from supervisor.training_state.script_state.place import Place
+from supervisor.training_state.script_state.reach import Reach
+from supervisor.training_state.script_state.script_state import CALL
 from supervisor.training_state.tensors import (
     bytes_of,
     local,

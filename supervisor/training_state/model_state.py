@@ -18,7 +18,7 @@ from torch import nn
 
 from supervisor.errors import CheckpointError
 from supervisor.training_state.own_methods import OwnMethod
-from supervisor.training_state.plain_form import check_tensor, from_plain, misfit, to_plain
+from supervisor.training_state.plain_form import check_tensor, from_plain, restore_problem, to_plain
 from supervisor.training_state.tensors import local, outside_autograd, write_into
 
 _ORDINARY = (torch.Tensor, nn.Parameter)
@@ -186,7 +186,7 @@ def extra_state_methods(model: nn.Module, where: str, saved: Mapping[str, Any]) 
 
 def _fits(target: torch.Tensor, saved: torch.Tensor) -> bool:
     live = local(target)
-    return live.shape == saved.shape and not misfit(live, saved)
+    return live.shape == saved.shape and not restore_problem(live, saved)
 
 
 def _is_buffer_place(model: nn.Module, name: str) -> bool:

@@ -12,7 +12,7 @@ from supervisor.training_state.plain_form import (
     as_in_code,
     check_tensor,
     from_plain,
-    misfit,
+    restore_problem,
     to_plain,
 )
 from supervisor.training_state.tensors import local, outside_autograd, write_into
@@ -164,7 +164,7 @@ def _put(live: Any, saved: Any, parameter: torch.Tensor, on_host: bool) -> Any:
 def _is_place_for(live: Any, saved: Any) -> bool:
     if not (isinstance(live, torch.Tensor) and isinstance(saved, torch.Tensor)):
         return False
-    return local(live).shape == saved.shape and not misfit(local(live), saved)
+    return local(live).shape == saved.shape and not restore_problem(local(live), saved)
 
 
 def _fresh(value: Any, device: torch.device | None) -> Any:

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from supervisor.training_state.census.reach import Reach
 from supervisor.training_state.optimizer_state import optimizer_parameters
 from supervisor.training_state.registry import Registry
+from supervisor.training_state.script_state.reach import Reach
 
 
 def find_owners(registry: Registry, frames: Any) -> dict[str, Any]:

@@ -244,7 +244,7 @@ _BY_GROUP = ("base_lrs", "_last_lr", "_schedulers", "lr_lambdas")
 """Lists in torch's schedules with one entry per group, or per schedule within."""
 
 
-def misfit(target: torch.Tensor, saved: torch.Tensor) -> str:
+def restore_problem(target: torch.Tensor, saved: torch.Tensor) -> str:
     """Returns why `saved` cannot be written into `target` of the same shape; empty if it can.
 
     Another precision fits (the FP32 fallback needs it) unless values would become infinite.
@@ -271,7 +271,7 @@ def misfit(target: torch.Tensor, saved: torch.Tensor) -> str:
 
 def check_tensor(where: str, target: torch.Tensor, saved: torch.Tensor) -> None:
     """Raises CheckpointError if `saved` cannot be written into `target`."""
-    why = misfit(target, saved)
+    why = restore_problem(target, saved)
     if why:
         raise CheckpointError(f"{where}: {why}: restore the model's code or its arguments")
 

@@ -38,7 +38,7 @@ from supervisor.errors import CheckpointDamaged, CheckpointError, StateTorn, pas
 from supervisor.storage.files.private_files import open_private
 from supervisor.training_state import gradients, model_state, optimizer_state
 from supervisor.training_state import own_methods as scaler_state
-from supervisor.training_state import plain_form as misfits
+from supervisor.training_state import plain_form as plain_form
 from supervisor.training_state.model_state import module_attributes, put_back_attributes
 from supervisor.training_state.own_methods import OwnMethod, load_all
 from supervisor.training_state.plain_form import to_plain
@@ -178,7 +178,7 @@ class TrainingState:
     ) -> None:
         registry = self.registry
         parts = {"extra"} | (wanted & {"modes", "attributes"})
-        misfits.check_parts(state, sorted(parts), [name for name, _, _ in models])
+        plain_form.check_parts(state, sorted(parts), [name for name, _, _ in models])
         for name, model, saved in models:
             model_state.check_model(name, model, saved)
         for name, optimizer, saved in optimizers:
@@ -187,12 +187,12 @@ class TrainingState:
             gradients.check_gradients(registry, state.get("grads", {}))
         if "scalers" in wanted:
             for name, scaler, saved in _shared(registry.scalers, state["scalers"]):
-                misfits.check_scaler(name, scaler, saved)
+                plain_form.check_scaler(name, scaler, saved)
         if "schedulers" in wanted:
             for name, schedule, saved in _shared(registry.schedulers, state["schedulers"]):
-                misfits.check_schedule(name, schedule, saved)
+                plain_form.check_schedule(name, schedule, saved)
         if "rng" in wanted:
-            misfits.check_random(state["rng"])
+            plain_form.check_random(state["rng"])
 
     def _own_methods(
         self, state: Mapping[str, Any], wanted: frozenset[str], models: Objects

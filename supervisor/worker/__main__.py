@@ -261,7 +261,7 @@ class Worker:
     def _end(self, *, completed: bool, parts: bool = False) -> None:
         if os.getpid() == self._pid and not self._has_ended:
             self._has_ended = True
-            self._ask(lambda session: session.end(completed=completed, parts=parts), None)
+            self._ask(lambda session: session.stop(completed=completed, parts=parts), None)
 
     def _ask(self, question: Callable[[Any], Any], otherwise: Any) -> Any:
         """Of the session, if there is one; how the script has ended stays whatever that raises."""

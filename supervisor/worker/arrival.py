@@ -6,8 +6,8 @@ from supervisor.codes import Exactness
 from supervisor.events.state_events import Resumed, WarningEvent
 from supervisor.storage.checkpoints.checkpoints import CheckpointRing
 from supervisor.worker.checkpoints.starting_point import ResumePoint
+from supervisor.worker.core.call_state import forget_compiled
 from supervisor.worker.core.graphs_across import GRAPHS_ACROSS
-from supervisor.worker.core.interception_state import forget_compiled
 from supervisor.worker.core.part import Arrived
 from supervisor.worker.core.parts import Parts
 from supervisor.worker.core.worker_context import WorkerContext
@@ -56,10 +56,10 @@ class Arrival:
         self.parts.before_state()
         replay.take_gradients_back()
         if start.gathered is None:
-            reasons = restorer.put_back(start, replayed=replay.disproof is None)
+            reasons = restorer.put_back(start, replayed=replay.mismatch is None)
         else:
             splits = restorer.splits_data
-            reasons = restorer.share_out(
+            reasons = restorer.reshard(
                 start,
                 start.gathered,
                 rank=self.ranks.place.rank,
@@ -109,12 +109,12 @@ class Arrival:
         step, meta, progress, order = arrived.step, arrived.meta, self.progress, self.order
         reasons = [*reasons, *OUTSIDE.arrived(may_leave_out=batches_left_out > 0)]
         reasons = self.ranks.agreement.arrived(step, reasons, done=replay.steps_done)
-        progress.tape_is_whole = replay.disproof is None
+        progress.can_replay = replay.mismatch is None
         progress.is_counted = replay.count is not None
         progress.loop_shift = replay.steps_done - step
         progress.graphs.arrived(seen=bool(meta.get(GRAPHS_ACROSS)))
         replay.watch_stand_ins(self._stand_in_reached)
-        if self.ranks.place.leads:
+        if self.ranks.place.is_first_rank:
             self.ring.discard_after(step)
         self.live.continue_at(step, replay.clock, replay.random.region)
         probe, loss = progress.probe, meta.get("loss_under_way")
@@ -140,14 +140,14 @@ class Arrival:
         """Why what was replayed is not the recorded run."""
         if replay.count is not None:
             return [replay.count.words(splits_data=self.restorer.splits_data)]
-        return [replay.disproof] if replay.disproof else []
+        return [replay.mismatch] if replay.mismatch else []
 
     def _stand_in_reached(self) -> None:
         """A backward of the live run has come to what the replay put out."""
         progress = self.progress
-        if not progress.graphs.seen or progress.tape_is_whole:
+        if not progress.graphs.seen or progress.can_replay:
             self.journal.write(
                 WarningEvent(step=progress.steps_done, message=STAND_IN_REACHED, aloud=True)
             )
         progress.graphs.seen = True
-        progress.tape_is_broken(STAND_IN_REACHED)
+        progress.lose_replay(STAND_IN_REACHED)

@@ -16,7 +16,7 @@ from supervisor.storage.checkpoints.checkpoints import Checkpoint, CheckpointRin
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.applied_rates import AppliedRates
 from supervisor.storage.steps.flight_recorder import FlightRecorder
-from supervisor.storage.steps.tape import TapeWriter
+from supervisor.storage.steps.replay_log import ReplayLogWriter
 from supervisor.training_state.snapshot import SnapshotRing
 from supervisor.training_state.state import TrainingState
 from supervisor.worker.arrival import Arrival
@@ -26,7 +26,7 @@ from supervisor.worker.checkpoints.checkpoint_listener import (
     MemoryListener,
 )
 from supervisor.worker.checkpoints.checkpointer import Checkpointer
-from supervisor.worker.checkpoints.parting_checkpoint import PartingCheckpoint
+from supervisor.worker.checkpoints.exit_checkpoint import ExitCheckpoint
 from supervisor.worker.checkpoints.pre_treatment_checkpoint import PreTreatmentCheckpoint
 from supervisor.worker.checkpoints.rank_memory import RankMemory, held_memory
 from supervisor.worker.checkpoints.rank_writers import writer_of
@@ -35,7 +35,7 @@ from supervisor.worker.checkpoints.snapshot_listener import SnapshotListener
 from supervisor.worker.checkpoints.starting_point import find_starting_point
 from supervisor.worker.checkpoints.whole_state import WholeState
 from supervisor.worker.compute_check.compute_check import ComputeCheck, ComputeListener
-from supervisor.worker.core.boundaries import BoundarySchedule, LookRequests, StepTimes
+from supervisor.worker.core.boundaries import BoundarySchedule, CheckRequests, StepTimes
 from supervisor.worker.core.part import Part
 from supervisor.worker.core.parts import Parts
 from supervisor.worker.core.process_signs import Heartbeat
@@ -52,7 +52,7 @@ from supervisor.worker.gradients.called_hooks import CalledHooks
 from supervisor.worker.inspection.experiment import Experiment
 from supervisor.worker.inspection.state_digests import StateDigests, TrailProbe
 from supervisor.worker.judging.anomaly_scene import AnomalyScene, ModelScene
-from supervisor.worker.judging.dispatcher import AlertTeller, Dispatcher, NewTrainings
+from supervisor.worker.judging.step_judge import AlertTeller, NewTrainings, StepJudge
 from supervisor.worker.leave_listener import LeaveListener
 from supervisor.worker.live import Live
 from supervisor.worker.loading.loader_skipping import RecordedData
@@ -64,7 +64,7 @@ from supervisor.worker.probes.probes import Probes
 from supervisor.worker.process.own_reports import OwnReports
 from supervisor.worker.ranks.agreement import GroupSchedule
 from supervisor.worker.ranks.exchanges import Exchanges, FirstAverages
-from supervisor.worker.ranks.nodes_board import meeting_place
+from supervisor.worker.ranks.nodes_mailbox import node_barrier
 from supervisor.worker.ranks.rank_context import RankContext
 from supervisor.worker.ranks.several_ranks import OnlyWatching, SeveralRanks
 from supervisor.worker.ranks.silenced_collectives import SilencedCollectives
@@ -72,7 +72,7 @@ from supervisor.worker.reads.recording import LargeReads, Recording
 from supervisor.worker.replay import Replay
 from supervisor.worker.resumption import Resumption, Route
 from supervisor.worker.samples.sample_guard import SampleGuard
-from supervisor.worker.script_state.script_census import ScriptCensus
+from supervisor.worker.script_state.script_state import ScriptStatePart
 from supervisor.worker.script_state.user_tensors import FirstVariables, UserTensors
 from supervisor.worker.sides import AllSides
 from supervisor.worker.state_restorer import StateRestorer
@@ -100,17 +100,17 @@ ORDER: tuple[type[Part], ...] = (
     LoadingProofs,
     AttemptFiles,
     Exchanges,
-    ScriptCensus,  # the first census is taken last of all that starts with the training
+    ScriptStatePart,  # the first script state is taken last of all that starts with the training
     CorruptionListener,  # nobody acts on or copies a sick state
     OrderedTreatments,
-    Dispatcher,  # nobody saves what is about to be thrown away
+    StepJudge,  # nobody saves what is about to be thrown away
     OlderWeights,
     ExactRetry,
     StateDigests,
     Experiment,
     SnapshotListener,
     CheckpointListener,
-    PartingCheckpoint,  # uses the memory of the last checkpoint, and skips what was just saved
+    ExitCheckpoint,  # uses the memory of the last checkpoint, and skips what was just saved
     ComputeListener,  # arms the next step
     MemoryListener,
     SampleGuard,
@@ -187,11 +187,11 @@ class BuiltWorker(WorkerContext):
         """What is written into the run directory at every step, but for checkpoints."""
         rundir, rank, settings, start = self.rundir, self.rank, self.settings, self.start
         limits = RecordingLimits(self.progress, self.warn)
-        self.tape = TapeWriter(
-            rundir.tape(rank),
-            keep=start.tape_offset if start is not None else 0,
+        self.replay_log = ReplayLogWriter(
+            rundir.replay_log(rank),
+            keep=start.replay_offset if start is not None else 0,
             budget=int(settings.fast_forward.tape_budget_mib * (1 << 20)),
-            on_full=limits.tape_full,
+            on_full=limits.replay_log_full,
         )
         self.recorder = FlightRecorder(
             rundir.steps(rank),
@@ -204,28 +204,30 @@ class BuiltWorker(WorkerContext):
         self.heartbeat = Heartbeat(rundir.alive(rank))
         self.files = AttemptFiles(
             self,
-            self.tape,
-            source=None if self.route is None else self.route.tape,
+            self.replay_log,
+            source=None if self.route is None else self.route.replay_log,
             starts=start is None,
             tell=limits.files_unknown,
         )
         skips = settings.fast_forward.skip_loading
         self.loading = LoadingProofs(
-            self.interception,
+            self.call_state,
             promised=bool(skips),
             is_noted=skips is not False if self.route is None else self.route.notes_loading,
             may_leave_out=skips is not False and self.order.way != LOADS_ALL,
         )
         self.samples = SampleGuard(self)
         budget = settings.fast_forward.reads_budget_mib * 2**20
-        self.recording = Recording(self.tape, LargeReads(self.tape, budget, self.warn_aloud))
+        self.recording = Recording(
+            self.replay_log, LargeReads(self.replay_log, budget, self.warn_aloud)
+        )
 
     def _state(self) -> None:
         """Who reads the state, copies it, saves it, and sees that only optimizers change it."""
         registry, settings = self.registry, self.settings
         self.training, self.held = TrainingState(registry), UserTensors(registry)
         self.whole = WholeState(self, self.training, self.held)
-        self.census = ScriptCensus(registry, self.barrier)
+        self.script_state = ScriptStatePart(registry, self.breakers)
         order = self.order
         self.memory = held_memory(self, self.kept)
         writer = writer_of(
@@ -234,7 +236,7 @@ class BuiltWorker(WorkerContext):
             self._sync,
             may_go_back=lambda: self.may_change() and order.retries < MOST_RETRIES,
         )
-        self.barrier(CheckpointListener.name, when_off=writer.saves_no_more)
+        self.breakers(CheckpointListener.name, when_off=writer.saves_no_more)
         self.checkpointer = Checkpointer(
             writer,
             settings.checkpoint,
@@ -244,16 +246,16 @@ class BuiltWorker(WorkerContext):
             interval=SaveInterval.of(self),
         )
         self.snapshots = SnapshotRing(settings.snapshot, self.memory, self.checkpointer.before)
-        self.watch, self.looks = UpdateWatch(registry), LookRequests(self.schedule)
+        self.watch, self.looks = UpdateWatch(registry), CheckRequests(self.schedule)
         self.compute = ComputeCheck(registry, may_replace=self.may_change)
-        saving = (SnapshotListener.name, CheckpointListener.name, PartingCheckpoint.name)
+        saving = (SnapshotListener.name, CheckpointListener.name, ExitCheckpoint.name)
         self.only_watching = OnlyWatching(self, self.snapshots, saving)
-        only_watch = self.only_watching.begin
+        only_watch = self.only_watching.start
         self.ranks = RankContext.of(self, self.exchanges, self.memory, only_watch)
 
     def _sync(self) -> None:
         """Before a checkpoint is published: what a replay to it will read."""
-        self.tape.sync()
+        self.replay_log.sync()
         OUTSIDE.sync()
 
     def _judging(self) -> None:
@@ -277,13 +279,13 @@ class BuiltWorker(WorkerContext):
         self._actions()
         ring, recorder, runner = self.ring, self.recorder, self.runner
         self.retry = ExactRetry(self, ring, recorder, self.looks, runner)
-        self.dispatcher = Dispatcher(self, self.pipeline, self.alerts, runner, recorder, self.retry)
+        self.step_judge = StepJudge(self, self.pipeline, self.alerts, runner, recorder, self.retry)
         self.ordered = OrderedTreatments(self, self.runner, self.pipeline)
         self.capture = BoundaryCapture(
-            judge_waiting=self.dispatcher.judge_waiting,
+            judge_waiting=self.step_judge.judge_waiting,
             save=lambda point: self.parts.save(point),
             held=self.held,
-            tape=self.tape,
+            replay_log=self.replay_log,
             script_files=self.files.record,
             progress=self.progress,
         )
@@ -302,7 +304,7 @@ class BuiltWorker(WorkerContext):
                 self.snapshots,
                 healing,
                 pre_treatment,
-                begin_trial=self.trial.begin,
+                begin_trial=self.trial.start,
                 tell_ranks=self.ranks.agreement.tell,
             ),
             self.watch.begin_anew,
@@ -332,26 +334,26 @@ class BuiltWorker(WorkerContext):
         )
         checkpoints = CheckpointListener(self, checkpointer, self.capture, times)
         of_rank = RankMemory(self.kept, self.place, self.memory) if self.kept else None
-        self.parting = PartingCheckpoint(self, self.capture, checkpointer, of_rank)
+        self.exit_checkpoint = ExitCheckpoint(self, self.capture, checkpointer, of_rank)
         is_retry = self.order.retry_until is not None
         found: list[Part] = [
             *(self.whole, times, FirstVariables(self.held), self.loading, self.files),
-            *(self.exchanges, self.census, corruption, self.ordered, self.dispatcher),
+            *(self.exchanges, self.script_state, corruption, self.ordered, self.step_judge),
             *(self.trial, self.retry, self.samples, self.probes, self.model_scene),
             RecordedSteps(self, self.recorder, is_retry=is_retry),
             SnapshotListener(self, self.whole, self.snapshots, times, corruption),
-            *(checkpoints, self.parting, LeaveListener(self, self.dispatcher, checkpoints)),
+            *(checkpoints, self.exit_checkpoint, LeaveListener(self, self.step_judge, checkpoints)),
             ComputeListener(self, self.compute, self.alerts),
             MemoryListener(self, self.memory, self.snapshots, checkpointer),
         ]
         if isinstance(probe, TrailProbe):
-            found.append(StateDigests(self, probe, self.training, self.held, self.census))
+            found.append(StateDigests(self, probe, self.training, self.held, self.script_state))
         if self.is_experiment:
             found.append(Experiment(self, self.ordered.fp32))
         if KUBEFLOW_URL in os.environ:
             found.append(OwnReports(self.journal))
         found.sort(key=lambda part: ORDER.index(type(part)))
-        self.parts = Parts(found, self.schedule, self.barrier, self.journal)
+        self.parts = Parts(found, self.schedule, self.breakers, self.journal)
 
     def _live(self) -> None:
         """Who answers the training hooks while the script trains."""
@@ -359,12 +361,12 @@ class BuiltWorker(WorkerContext):
         steps = StepRecorder(
             self,
             self.recorder,
-            self.tape,
+            self.replay_log,
             self.probes,
             self.updates,
             ScriptChanges(self.registry, self.watch, self.snapshots, is_on=is_on),
         )
-        self.called_hooks = CalledHooks(self, self.tape)
+        self.called_hooks = CalledHooks(self, self.replay_log)
         mistakes = MistakeWatch.of(self, self.alerts, self.averages.idle)
         self.live = Live(
             self,
@@ -372,9 +374,9 @@ class BuiltWorker(WorkerContext):
             parts=self.parts,
             recording=self.recording,
             steps=steps,
-            dispatcher=self.dispatcher,
+            step_judge=self.step_judge,
             updates=self.updates,
-            trainings=NewTrainings(self, self.dispatcher, self.snapshots),
+            trainings=NewTrainings(self, self.step_judge, self.snapshots),
             trial=self.trial,
             watch=self.watch,
             compute=self.compute,
@@ -391,7 +393,7 @@ class BuiltWorker(WorkerContext):
         self.sides = AllSides(
             self, self.live, replay, self.recording, self.called_hooks, self.heartbeat
         )
-        restorer = StateRestorer(self, self.training, self.held, self.census, self.ordered)
+        restorer = StateRestorer(self, self.training, self.held, self.script_state, self.ordered)
         arrival = Arrival(self, self.ranks, restorer, self.parts, self.ring, self.live)
         go_live = self.sides.go_live
         self.resumption = Resumption(self, self.route, replay, arrival, self.files, go_live)
@@ -400,16 +402,16 @@ class BuiltWorker(WorkerContext):
             live=live,
             hooks=self.sides.hooks,
             updates=self.updates,
-            parting=self.parting,
+            exit_checkpoint=self.exit_checkpoint,
             resumption=self.resumption,
-            sickness=Sickness(self, self.pipeline, self.samples, lambda: live.lead_optimizer),
-            ending=Ending(self, self.parts, self.ranks, self.checkpointer, self.tape, record),
+            sickness=Sickness(self, self.pipeline, self.samples, lambda: live.main_optimizer),
+            ending=Ending(self, self.parts, self.ranks, self.checkpointer, self.replay_log, record),
             grace_s=self.settings.watchdog.grace_s,
         )
         self.api = UserApi(
-            self, self.session, self.dispatcher, self.pipeline, self.alerts, self.sides.reads
+            self, self.session, self.step_judge, self.pipeline, self.alerts, self.sides.reads
         )
-        judge_waiting = self.dispatcher.judge_waiting
+        judge_waiting = self.step_judge.judge_waiting
         self.several_ranks = SeveralRanks(self, self.ranks, judge_waiting, self.only_watching)
         return replay
 
@@ -419,14 +421,14 @@ class BuiltWorker(WorkerContext):
         skips = meta.get("pure_loading", []) if self.loading.may_leave_out else []
         guard = None
         if skips and route.problem is None:
-            guard = PlaceholderTracker(self.interception, lambda why: self.resumption.load_all(why))
+            guard = PlaceholderTracker(self.call_state, lambda why: self.resumption.load_all(why))
         collectives = None
         if not self.place.is_alone:
-            collectives = SilencedCollectives(meeting_place(self), self.exchanges, route.beginning)
+            collectives = SilencedCollectives(node_barrier(self), self.exchanges, route.beginning)
         return Replay(
-            interception=self.interception,
+            call_state=self.call_state,
             registry=self.registry,
-            tape=route.tape,
+            replay_log=route.replay_log,
             target=start.checkpoint.step,
             at_update=meta.get("at_update") is True,
             update_result=start.state.get("update_result"),
@@ -435,10 +437,10 @@ class BuiltWorker(WorkerContext):
             guard=guard,
             collectives=collectives,
             count=route.count,
-            disproof=route.problem,
+            mismatch=route.problem,
             arrive=lambda done, why: self.resumption.arrive(done, why),
             before_training=self.parts.training_starts,
-            before_first_update=self.census.keep_small_values,
+            before_first_update=self.script_state.keep_small_values,
             heartbeat=self._beat,
         )
 

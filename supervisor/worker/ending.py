@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 from supervisor.events.state_events import WarningEvent
 from supervisor.pipeline import Pipeline
 from supervisor.storage.script_files.script_files import ScriptFiles
-from supervisor.storage.steps.tape import TapeWriter
+from supervisor.storage.steps.replay_log import ReplayLogWriter
 from supervisor.training_state.optimizer_state import optimizer_parameters
 from supervisor.training_state.tensors import local
 from supervisor.worker.checkpoints.checkpointer import Checkpointer
@@ -29,7 +29,7 @@ class Sickness:
     """Says what the training's result is worth.
 
     Args:
-        lead: called, returns the optimizer whose updates are the steps; None if it is gone.
+        main: called, returns the optimizer whose updates are the steps; None if it is gone.
     """
 
     def __init__(
@@ -37,13 +37,13 @@ class Sickness:
         context: WorkerContext,
         pipeline: Pipeline,
         samples: SampleGuard,
-        lead: Callable[[], Optimizer | None],
+        main: Callable[[], Optimizer | None],
     ) -> None:
         self._registry = context.registry
         self._pipeline = pipeline
         self._health = context.health
         self._samples = samples
-        self._lead = lead
+        self._main = main
 
     @property
     def samples_at_fault(self) -> tuple[str, ...]:
@@ -60,13 +60,13 @@ class Sickness:
     def _bad_weights(self) -> str:
         """Only what the training's own optimizer has changed: a script may hold others, such as
         those of a trial that diverged."""
-        lead = self._lead()
-        if lead is None:
+        main = self._main()
+        if main is None:
             since = self._health.bad_losses
             if since < _POISONED_STEPS:  # a single one may come of its batch
                 return ""
             return f"the loss was not finite in the last {since} steps, and their updates were made"
-        parameters = optimizer_parameters(lead)
+        parameters = optimizer_parameters(main)
         names = {
             id(parameter): f"{model}.{name}"
             for model, module in self._registry.models.items()
@@ -95,17 +95,17 @@ class Ending:
         parts: Parts,
         ranks: RankContext,
         checkpointer: Checkpointer,
-        tape: TapeWriter,
+        replay_log: ReplayLogWriter,
         script_files: ScriptFiles,
     ) -> None:
         self.progress, self.health, self.journal = context.progress, context.health, context.journal
         self.parts = parts
         self.ranks = ranks
         self.checkpointer = checkpointer
-        self.tape = tape
+        self.replay_log = replay_log
         self.script_files = script_files
 
-    def end(self, *, completed: bool, parts: bool, updates_by_others: int) -> None:
+    def stop(self, *, completed: bool, parts: bool, updates_by_others: int) -> None:
         """Called once, when supervision is off. A failure leaves the script's own result as it is,
         and keeps nothing else from being done.
 
@@ -115,13 +115,13 @@ class Ending:
             updates_by_others: since the last step.
         """
         guarded, steps = self.parts.guarded, self.progress.steps_done
-        guarded(self.ranks.agreement.end)
+        guarded(self.ranks.agreement.stop)
         guarded(lambda: self._tell_unseen(steps, updates_by_others))
         self.parts.ends(Ended(steps=steps, completed=completed, parts=parts))
         guarded(lambda: self._close(steps, completed=completed))
-        guarded(self.tape.close)
+        guarded(self.replay_log.close)
         if completed:
-            guarded(self.script_files.end)
+            guarded(self.script_files.stop)
         guarded(self.journal.close)
 
     def _tell_unseen(self, steps: int, updates_by_others: int) -> None:

@@ -8,7 +8,7 @@ from supervisor.worker.checkpoints.checkpoint_listener import CheckpointListener
 from supervisor.worker.core.part import Part
 from supervisor.worker.core.process_signs import ExitRequest
 from supervisor.worker.core.worker_context import WorkerContext
-from supervisor.worker.judging.dispatcher import Dispatcher
+from supervisor.worker.judging.step_judge import StepJudge
 
 
 class LeaveListener(Part):
@@ -17,7 +17,7 @@ class LeaveListener(Part):
     name = "leaving"
 
     def __init__(
-        self, context: WorkerContext, dispatcher: Dispatcher, checkpoints: CheckpointListener
+        self, context: WorkerContext, step_judge: StepJudge, checkpoints: CheckpointListener
     ) -> None:
         self._last_step = (
             math.inf
@@ -25,10 +25,10 @@ class LeaveListener(Part):
             else context.settings.stop_after_steps
         )
         self._schedule = context.schedule
-        self._dispatcher = dispatcher
+        self._step_judge = step_judge
         self._checkpoints = checkpoints
-        self._saving = context.barrier(checkpoints.name)
-        self._judging = context.barrier("judging")
+        self._saving = context.breakers(checkpoints.name)
+        self._judging = context.breakers("judging")
         self._health = context.health
 
     def next_boundary(self, step: int) -> tuple[float, float]:
@@ -41,7 +41,7 @@ class LeaveListener(Part):
             return
         (note, reason), self._schedule.leave = self._schedule.leave, None
         with self._judging:
-            self._dispatcher.judge_waiting()
+            self._step_judge.judge_waiting()
         if step > 0 and note in ("interrupted", "mistake") and self._saving.is_on:
             with self._saving:  # whatever happens, the process ends
                 if not self._health.in_trouble(step):

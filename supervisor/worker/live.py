@@ -31,7 +31,7 @@ from torch.optim import Optimizer
 from supervisor.by_identity import IdentitySet
 from supervisor.fault_injection.injector import FaultInjector
 from supervisor.storage.steps.applied_rates import OwnTimes
-from supervisor.storage.steps.tape import EntryKind
+from supervisor.storage.steps.replay_log import EntryKind
 from supervisor.worker.compute_check.compute_check import BACKWARD, FORWARD, ComputeCheck
 from supervisor.worker.core.boundary_clock import BoundaryClock, SeenClosures, graph_nodes
 from supervisor.worker.core.graphs_across import has_graph
@@ -42,7 +42,7 @@ from supervisor.worker.core.training_hooks import Call, TrainingHooks
 from supervisor.worker.core.worker_context import WorkerContext
 from supervisor.worker.corruption.update_watch import UpdateWatch
 from supervisor.worker.gradients.called_hooks import CalledHooks
-from supervisor.worker.judging.dispatcher import Dispatcher, NewTrainings
+from supervisor.worker.judging.step_judge import NewTrainings, StepJudge
 from supervisor.worker.mistakes.watch import MistakeWatch
 from supervisor.worker.ranks.exchanges import Exchanges, FirstAverages
 from supervisor.worker.ranks.waiting_ranks import OwnTime
@@ -60,7 +60,7 @@ class Live(TrainingHooks):
     belongs to its step. `injector` breaks things on purpose, in drills and tests alone.
 
     Attributes:
-        interception, progress, registry, schedule: of this process.
+        call_state, progress, registry, schedule: of this process.
         clock: knows the main optimizer and when a boundary is due; a resume hands on its replay's.
     """
 
@@ -71,7 +71,7 @@ class Live(TrainingHooks):
         parts: Parts,
         recording: Recording,
         steps: StepRecorder,
-        dispatcher: Dispatcher,
+        step_judge: StepJudge,
         updates: UpdateControls,
         trainings: NewTrainings,
         trial: OlderWeights,
@@ -83,11 +83,11 @@ class Live(TrainingHooks):
         heartbeat: Heartbeat,
         mistakes: MistakeWatch,
     ) -> None:
-        barrier, is_alone = context.barrier, context.place.is_alone
+        breakers, is_alone = context.breakers, context.place.is_alone
         faults = context.rundir.root / f"faults{context.suffix}.json"
         injector = FaultInjector(context.settings.faults, faults, rank=context.rank)
         self.clock = BoundaryClock(of_ranks=not is_alone)
-        self.interception = context.interception
+        self.call_state = context.call_state
         self.progress = context.progress
         self.registry = context.registry
         self._parts = parts
@@ -96,7 +96,7 @@ class Live(TrainingHooks):
         self._random = recording.random
         self._called_hooks = gradient_hooks
         self._steps = steps
-        self._dispatcher = dispatcher
+        self._step_judge = step_judge
         self._updates = updates
         self._trainings = trainings
         self._own_time = OwnTime(None if is_alone else OwnTimes(context.rundir.steps(context.rank)))
@@ -109,14 +109,14 @@ class Live(TrainingHooks):
         self._injector = injector
         self._armed = injector.is_armed
         self.mistakes = mistakes
-        self._forward_part = barrier("forward", records=True)
-        self._loss_part = barrier("loss")
-        self._scaler_part = barrier("scaler", records=True)
-        self._clipping_part = barrier("clipping")
-        self._judging_part = barrier("judging")
-        self._watching_part = barrier("corruption")
-        self._update_part = barrier("update", is_essential=True, records=True)
-        self._closures = SeenClosures(context.interception)
+        self._forward_part = breakers("forward", records=True)
+        self._loss_part = breakers("loss")
+        self._scaler_part = breakers("scaler", records=True)
+        self._clipping_part = breakers("clipping")
+        self._judging_part = breakers("judging")
+        self._watching_part = breakers("corruption")
+        self._update_part = breakers("update", is_essential=True, records=True)
+        self._closures = SeenClosures(context.call_state)
         self._last_module: Callable[[], Module | None] = lambda: None
         self._boundary_at = -1  # steps done at the last boundary: each step has only one
         self._met: IdentitySet[Any] = IdentitySet()
@@ -132,8 +132,8 @@ class Live(TrainingHooks):
         clock = self.clock
         if clock.of_ranks and clock.is_before_training():
             return call()
-        interception = self.interception
-        interception.depth += 1
+        call_state = self.call_state
+        call_state.depth += 1
         try:
             part, progress = self._forward_part, self.progress
             try:
@@ -180,12 +180,12 @@ class Live(TrainingHooks):
         finally:
             if self.mistakes.is_on:
                 self.mistakes.forward_ended()
-            interception.depth -= 1
+            call_state.depth -= 1
 
     def backward(self, roots: Any, call: Callable[[Any], Any]) -> Any:
-        interception, hooks = self.interception, self._called_hooks
-        interception.depth += 1
-        earlier_hooks = hooks.begin()
+        call_state, hooks = self.call_state, self._called_hooks
+        call_state.depth += 1
+        earlier_hooks = hooks.start()
         try:
             try:
                 if self._armed:
@@ -202,7 +202,7 @@ class Live(TrainingHooks):
                 random.passed()
                 result = call(roots)
             else:
-                earlier = random.look()
+                earlier = random.read()
                 result = call(roots)
                 random.after_backward(earlier)
             if self.progress.probe.on_device.waiting:
@@ -213,8 +213,8 @@ class Live(TrainingHooks):
                 self._updated_in_hooks()
             return result
         finally:
-            hooks.end(earlier_hooks)
-            interception.depth -= 1
+            hooks.stop(earlier_hooks)
+            call_state.depth -= 1
 
     def _updated_in_hooks(self) -> None:
         """Called behind a backward in whose hooks optimizers have stepped: only now have all."""
@@ -246,7 +246,7 @@ class Live(TrainingHooks):
         given = found.values() if isinstance(found, dict) else found
         unused = [place for place, gradient in enumerate(given) if gradient is None]
         if unused:
-            self._recording.tape.append(EntryKind.UNUSED, encode(EntryKind.UNUSED, unused))
+            self._recording.replay_log.append(EntryKind.UNUSED, encode(EntryKind.UNUSED, unused))
         return found
 
     def graph_replays(self) -> None:
@@ -264,13 +264,13 @@ class Live(TrainingHooks):
         self._update_began = False
         result = self._region(call)
         if not self._update_began:
-            with self._scaler_part, self.interception.region():
+            with self._scaler_part, self.call_state.region():
                 self._left_out_by_scaler(optimizer)
         return result
 
     def _left_out_by_scaler(self, optimizer: Optimizer) -> None:
         """The script's scaler found gradients that are not finite and made no update."""
-        if self._leads(optimizer):
+        if self._becomes_main(optimizer):
             self._judge(optimizer, is_in_time=False, scaler_skipped=True)
             self._finish_step(optimizer)
             self._scaled = None
@@ -283,8 +283,8 @@ class Live(TrainingHooks):
     def clip(
         self, parameters: list[torch.Tensor], max_norm: float, call: Callable[[float], Any]
     ) -> Any:
-        interception, part = self.interception, self._clipping_part
-        interception.depth += 1
+        call_state, part = self.call_state, self._clipping_part
+        call_state.depth += 1
         try:
             try:
                 if self._armed:
@@ -301,26 +301,26 @@ class Live(TrainingHooks):
                 part.caught(error)
             return norm
         finally:
-            interception.depth -= 1
+            call_state.depth -= 1
 
     # --- the update --------------------------------------------------------------------------
 
     def before_update(
         self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        self.interception.depth += 1
+        self.call_state.depth += 1
         try:
             self._update_began = True
             if self._is_updating:
                 return None  # an optimizer that calls another one: both make one update
             clock = self.clock
-            is_lead = optimizer is clock.lead()
-            if not is_lead:
+            is_main = optimizer is clock.main()
+            if not is_main:
                 self._meet(optimizer, self.registry.add_optimizer)
-                if clock.lead() is None and self._is_within_forward():
-                    self.progress.tape_is_whole = False  # a replay does nothing in a forward
-                is_lead = self._leads(optimizer)
-            self._is_updating = is_lead
+                if clock.main() is None and self._is_within_forward():
+                    self.progress.can_replay = False  # a replay does nothing in a forward
+                is_main = self._becomes_main(optimizer)
+            self._is_updating = is_main
             if self.mistakes.is_on:
                 self.mistakes.before_update(optimizer)
             closure = args[0] if args else kwargs.get("closure")
@@ -328,21 +328,21 @@ class Live(TrainingHooks):
                 if clock.is_due and clock.has_forwards:  # before what the closure counts
                     clock.passed()
                     self.boundary()
-                plan = functools.partial(self._plan_in_closure, optimizer, is_lead)
+                plan = functools.partial(self._plan_in_closure, optimizer, is_main)
                 return self._closures.wrap(optimizer, args, kwargs, plan)
-            self._begin_update(optimizer, is_lead=is_lead)
+            self._begin_update(optimizer, is_main=is_main)
             return None
         except BaseException as error:
             self._update_part.caught(error)
             return None
 
-    def _begin_update(self, optimizer: Optimizer, *, is_lead: bool) -> None:
+    def _begin_update(self, optimizer: Optimizer, *, is_main: bool) -> None:
         """Judges the step of the main optimizer, and changes the update as it is planned."""
         step, updates = self.progress.steps_done, self._updates
         if self._armed:
             self._injector.on_gradients(step, updates.parameters(optimizer))
         scale, scaler_skips = told_by_scaler(optimizer)
-        if is_lead:
+        if is_main:
             if self._trial.is_on:
                 self._trial.update_begins()
             is_left_out = self._judge(
@@ -352,7 +352,7 @@ class Live(TrainingHooks):
             if plan.skip:
                 self._steps.mark_skipped()
         else:
-            plan = updates.plan_follower(optimizer, step, scaler_skips=scaler_skips)
+            plan = updates.plan_other(optimizer, step, scaler_skips=scaler_skips)
         if plan is not AS_IT_IS:
             updates.apply(optimizer, step, plan, scale)
         if self._armed:
@@ -362,7 +362,9 @@ class Live(TrainingHooks):
         elif not plan.skip and self._watching_part.is_on:
             probe = self.progress.probe
             try:  # sees what will be applied
-                self._watch.begin(optimizer, probe.grad_norm if is_lead else None, probe.clips_at)
+                self._watch.update_begins(
+                    optimizer, probe.grad_norm if is_main else None, probe.clips_at
+                )
             except BaseException as error:
                 self._watching_part.caught(error)
 
@@ -380,18 +382,18 @@ class Live(TrainingHooks):
         record = self._steps.record(optimizer, scaler_skipped=scaler_skipped, scale=scale)
         try:
             if self._judging_part.is_on:
-                return self._dispatcher.judge(record, self._steps.row, is_in_time=is_in_time)
+                return self._step_judge.judge(record, self._steps.row, is_in_time=is_in_time)
         except BaseException as error:
             self._judging_part.caught(error)
         return False
 
-    def _plan_in_closure(self, optimizer: Optimizer, is_lead: bool, plans_before: int) -> None:
+    def _plan_in_closure(self, optimizer: Optimizer, is_main: bool, plans_before: int) -> None:
         """Called after an evaluation of the closure. The first call in a step begins the update;
         later ones keep its plan, and hide the new gradients if it is left out."""
         try:
             with torch.no_grad():
                 if not plans_before:
-                    self._begin_update(optimizer, is_lead=is_lead)
+                    self._begin_update(optimizer, is_main=is_main)
                 else:
                     self._updates.hide_again(optimizer)
         except BaseException as error:
@@ -404,16 +406,16 @@ class Live(TrainingHooks):
     def after_update(self, optimizer: Optimizer, result: Any) -> Any:
         try:
             clock = self.clock
-            is_lead = optimizer is clock.lead()
-            if is_lead or not self._is_updating:
+            is_main = optimizer is clock.main()
+            if is_main or not self._is_updating:
                 self._is_updating = False
-                if is_lead:
+                if is_main:
                     self._scaled = None
                 left_out = self._updates.leaves_out
-                self._end_update(optimizer, is_lead=is_lead)
+                self._end_update(optimizer, is_main=is_main)
                 if self.mistakes.is_on:
                     step = self.progress.steps_done
-                    self.mistakes.updated(optimizer, step, is_lead=is_lead, is_left_out=left_out)
+                    self.mistakes.updated(optimizer, step, is_main=is_main, is_left_out=left_out)
                 clock.at_update = self.progress.at_update
                 if self._called_hooks.are_due:
                     self._called_hooks.has_updated = True
@@ -425,25 +427,25 @@ class Live(TrainingHooks):
             self._update_part.caught(error)
         finally:
             self.progress.update_result = None
-            self.interception.depth = max(0, self.interception.depth - 1)
+            self.call_state.depth = max(0, self.call_state.depth - 1)
         return result
 
-    def _end_update(self, optimizer: Optimizer, *, is_lead: bool) -> None:
+    def _end_update(self, optimizer: Optimizer, *, is_main: bool) -> None:
         """Takes back what was changed for the update, and counts it."""
-        if is_lead and self._steps.row < 0:
+        if is_main and self._steps.row < 0:
             # It was to be judged after the closure's last evaluation, but there were fewer of them
             # than in the step before: the update is made, and can no longer be left out.
             self._judge(optimizer, is_in_time=False)
         if self._watch.awaits_end and self._watching_part.is_on:
             try:  # before the change is taken back
-                self._watch.end(optimizer)
+                self._watch.update_ended(optimizer)
             except BaseException as error:
                 self._watching_part.caught(error)
         if self._updates.is_open:
-            self._updates.end()
+            self._updates.update_ended()
         if self._armed:
             self._injector.on_updated(self.progress.steps_done, optimizer)
-        if is_lead:
+        if is_main:
             self._finish_step(optimizer)
         else:
             self._count_other(optimizer)
@@ -451,35 +453,35 @@ class Live(TrainingHooks):
     def update_failed(self, optimizer: Optimizer) -> None:
         """A step that was recorded counts all the same: two records must not have one number."""
         try:
-            is_lead = optimizer is self.clock.lead()
-            if self._is_updating and not is_lead:
+            is_main = optimizer is self.clock.main()
+            if self._is_updating and not is_main:
                 return  # the outer one may catch it
             self._is_updating = False
-            if is_lead:
+            if is_main:
                 self._scaled = None
             self._watch.failed(optimizer)
-            self._updates.end()
-            if is_lead and self._steps.row >= 0:
+            self._updates.update_ended()
+            if is_main and self._steps.row >= 0:
                 self._finish_step(optimizer)
         except BaseException as error:
             self._update_part.caught(error)
 
-    def _finish_step(self, lead: Optimizer) -> None:
-        self._steps.finish(lead)
+    def _finish_step(self, main: Optimizer) -> None:
+        self._steps.finish(main)
         self._own_time.update_ended()
         if self._armed:
             self._injector.on_step_done(self.progress.steps_done)
-        self.clock.updated(lead)
+        self.clock.updated(main)
 
-    def _leads(self, optimizer: Optimizer) -> bool:
+    def _becomes_main(self, optimizer: Optimizer) -> bool:
         """Whether `optimizer` is the main one, or becomes it with this update."""
         clock, progress = self.clock, self.progress
-        is_lead = clock.is_lead(optimizer)
-        if clock.is_new_lead:
-            clock.is_new_lead = False
+        is_main = clock.is_main(optimizer)
+        if clock.is_new_main:
+            clock.is_new_main = False
             progress.probe.begins_training = clock.is_new_training
-            self._trainings.begins(progress.steps_done, has_other_weights=clock.is_new_training)
-        return is_lead
+            self._trainings.starts(progress.steps_done, has_other_weights=clock.is_new_training)
+        return is_main
 
     def _count_other(self, optimizer: Optimizer) -> None:
         """An update that is not the main optimizer's; many in a row begin another training."""
@@ -489,7 +491,7 @@ class Live(TrainingHooks):
         if self.clock.updated(optimizer):
             progress.probe.forget()
             progress.probe.begins_training = True
-            self._trainings.begins(progress.steps_done, has_other_weights=True)
+            self._trainings.starts(progress.steps_done, has_other_weights=True)
 
     # --- the boundary ------------------------------------------------------------------------
 
@@ -528,9 +530,9 @@ class Live(TrainingHooks):
         self._pass(is_looked_at=is_looked_at)
 
     @property
-    def lead_optimizer(self) -> Optimizer | None:
+    def main_optimizer(self) -> Optimizer | None:
         """The one whose updates are the training's steps; None if it is gone."""
-        return self.clock.lead()
+        return self.clock.main()
 
     @property
     def updates_by_others(self) -> int:
@@ -558,22 +560,22 @@ class Live(TrainingHooks):
         if found not in self._met:
             self.progress.has_started = True
             if self._parts.training_starts():
-                self._recording.tape.append(EntryKind.TRAINING, b"")
+                self._recording.replay_log.append(EntryKind.TRAINING, b"")
             register(found)
             self._met.add(found)
 
     def _is_within_forward(self) -> bool:
-        frame = sys._getframe(1) if self.interception.depth > 1 else None
+        frame = sys._getframe(1) if self.call_state.depth > 1 else None
         while frame is not None and frame.f_code is not Live.forward.__code__:
             frame = frame.f_back
         return frame is not None
 
     def _region(self, call: Call) -> Any:
-        self.interception.depth += 1
+        self.call_state.depth += 1
         try:
             return call()
         finally:
-            self.interception.depth -= 1
+            self.call_state.depth -= 1
 
     def _see_loss(self, roots: Any) -> None:
         probe = self.progress.probe

@@ -1,9 +1,9 @@
 """The replay driver: runs the script again up to a checkpoint's step, without the training.
 
 The user's Python really runs; of regions the first of each kind is executed, later ones do nothing
-but count; values read from tensors come off the tape, and every step is compared with the recorded
-one. At the target the state is put back and the live monitor takes over, in the middle of the very
-call that the checkpoint was made in.
+but count; values read from tensors come off the replay log, and every step is compared with the
+recorded one. At the target the state is put back and the live monitor takes over, in the middle of
+the very call that the checkpoint was made in.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from torch.nn import Module
 from torch.optim import Optimizer
 
 from supervisor.actions.controls import hide_gradients
-from supervisor.storage.steps.tape import EntryKind, StepMark
-from supervisor.storage.steps.tape_reader import TapeReader
+from supervisor.storage.steps.replay_log import EntryKind, StepMark
+from supervisor.storage.steps.replay_log_reader import ReplayLogReader
 from supervisor.training_state.registry import Registry
 from supervisor.worker.core.boundary_clock import BoundaryClock
-from supervisor.worker.core.interception_state import InterceptionState, is_within_compiled
+from supervisor.worker.core.call_state import CallState, is_within_compiled
 from supervisor.worker.core.loop_count import LoopCount
 from supervisor.worker.core.replay_comparison import ReplayComparison
 from supervisor.worker.core.step_probe import StepProbe
@@ -57,8 +57,8 @@ class Replay(TrainingHooks):
         arrive: called at the target, within the first forward after it: restores and makes the
             live moments the current ones. Its argument is None, or why this is not the recorded
             run; then it is called at the next boundary, wherever that is.
-        disproof: why there is no tape from the beginning on; None if there is one.
-        count: there is no tape, and updates are counted to another target; None for none.
+        mismatch: why there is no replay log from the beginning on; None if there is one.
+        count: there is no replay log, and updates are counted to another target; None for none.
         before_training: called before forwards and updates of the first step.
         before_first_update: called before updates of the first step.
         heartbeat: called at each forward, batch and step of the replay, with the steps done.
@@ -71,9 +71,9 @@ class Replay(TrainingHooks):
     def __init__(
         self,
         *,
-        interception: InterceptionState,
+        call_state: CallState,
         registry: Registry,
-        tape: TapeReader,
+        replay_log: ReplayLogReader,
         target: int,
         at_update: bool = False,
         update_result: Any = None,
@@ -83,28 +83,28 @@ class Replay(TrainingHooks):
         collectives: SilencedCollectives | None = None,
         count: LoopCount | None = None,
         arrive: Callable[[int, str | None], TrainingHooks],
-        disproof: str | None = None,
+        mismatch: str | None = None,
         before_training: Callable[[], object] = lambda: None,
         before_first_update: Callable[[], object] = lambda: None,
         heartbeat: Callable[[int], None] = lambda steps: None,
     ) -> None:
         self.guard = guard
-        self.comparison = ReplayComparison(target, self._disproved, disproof)
+        self.comparison = ReplayComparison(target, self._disproved, mismatch)
         self.clock = BoundaryClock(of_ranks=collectives is not None)
         self.clock.at_update = at_update
         self._update_result = update_result
-        self._interception = interception
+        self._call_state = call_state
         self._registry = registry
-        self._tape = tape
+        self._replay_log = replay_log
         self.count = count
         self._arrive = arrive
         self._before_training = before_training
         self._before_first_update = before_first_update
         self._heartbeat = heartbeat
-        self.random = RandomReplay(tape)
+        self.random = RandomReplay(replay_log)
         self.loading: ReplayedLoaders = ReplayedLoaders(
-            tape,
-            interception,
+            replay_log,
+            call_state,
             self.comparison,
             allowed=skips if guard is not None else (),
             hand_out=guard.hand_out if guard is not None else lambda batch: None,
@@ -114,12 +114,14 @@ class Replay(TrainingHooks):
         self._probe = StepProbe()
         self._outputs = CachedOutputs()
         self._zero_gradients = zeros = ZeroGradients()
-        self.gradient_hooks = RecordedHooks(tape, interception, self.comparison, registry, zeros.of)
+        self.gradient_hooks = RecordedHooks(
+            replay_log, call_state, self.comparison, registry, zeros.of
+        )
         self._leaves = LeafGradients(registry.retained, self._outputs.has)
         self._unhide: Callable[[], None] | None = None
         self._is_updating = self._is_executed = False
         self.collectives = collectives or SilencedCollectives()
-        self.reads = RecordedReads(tape, interception, self.comparison, self.collectives, count)
+        self.reads = RecordedReads(replay_log, call_state, self.comparison, self.collectives, count)
         self.collectives.silent_early = self.reads.begin_early
         self._executed = ExecutedRegions(self.collectives, zeros.saw)
         self.compiles_anew = collectives is not None  # within whose mode nothing is compiled
@@ -129,12 +131,12 @@ class Replay(TrainingHooks):
         return self.comparison.steps_done
 
     @property
-    def disproof(self) -> str | None:
-        return self.comparison.disproof
+    def mismatch(self) -> str | None:
+        return self.comparison.mismatch
 
     def hand_over(self, probe: StepProbe, loss: float | None) -> None:
         """Gives the live probe what was seen of the step under way before its boundary: the first
-        batch, and what a second optimizer did behind the lead's update.
+        batch, and what a second optimizer did behind the main optimizer's update.
 
         Args:
             loss: that part of the step's loss, from the checkpoint; a replay computes none.
@@ -162,8 +164,8 @@ class Replay(TrainingHooks):
     def forward(
         self, module: Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], call: Call
     ) -> Any:
-        interception = self._interception
-        interception.depth += 1
+        call_state = self._call_state
+        call_state.depth += 1
         try:
             if not self.steps_done:
                 if self.clock.is_before_training():
@@ -172,12 +174,12 @@ class Replay(TrainingHooks):
             self._registry.add_model(module)
             self.clock.has_forwards = True
             if self._is_arrival() and self.clock.is_due_here():
-                live = self._arrive(self.steps_done, self.disproof)
-                interception.depth -= 1
+                live = self._arrive(self.steps_done, self.mismatch)
+                call_state.depth -= 1
                 try:
                     return live.forward(module, args, kwargs, call)
                 finally:
-                    interception.depth += 1
+                    call_state.depth += 1
             self.clock.passed()
             self._probe.saw_forward(args, kwargs)
             self._heartbeat(self.steps_done)
@@ -192,7 +194,7 @@ class Replay(TrainingHooks):
             self._replay_random()
             return output
         finally:
-            interception.depth -= 1
+            call_state.depth -= 1
 
     def backward(self, roots: Any, call: Callable[[Any], Any]) -> Any:
         self._probe.backward_calls += 1
@@ -212,16 +214,16 @@ class Replay(TrainingHooks):
         return None
 
     def grad(self, call: functools.partial[Any]) -> Any:
-        self._interception.depth += 1
+        self._call_state.depth += 1
         try:
             unused = ()
-            if self.reads.are_on_tape and self._tape.peek() == EntryKind.UNUSED:
-                unused = decode(EntryKind.UNUSED, self._tape.take(EntryKind.UNUSED))
+            if self.reads.are_logged and self._replay_log.peek() == EntryKind.UNUSED:
+                unused = decode(EntryKind.UNUSED, self._replay_log.take(EntryKind.UNUSED))
             if self._executed.is_first_step:
                 return call()
             return zero_gradients(call, unused)
         finally:
-            self._interception.depth -= 1
+            self._call_state.depth -= 1
 
     def graph_replays(self) -> None:
         self._disproved("the script replays a CUDA graph, which the recorded run did not")
@@ -242,12 +244,12 @@ class Replay(TrainingHooks):
         return no_norm(parameters)
 
     def _saw_batch(self, batch: Any) -> None:
-        self._interception.depth += 1
+        self._call_state.depth += 1
         try:
             self._probe.saw_batch(batch)
             self._heartbeat(self.steps_done)
         finally:
-            self._interception.depth -= 1
+            self._call_state.depth -= 1
 
     # --- the update --------------------------------------------------------------------------
 
@@ -260,27 +262,27 @@ class Replay(TrainingHooks):
         self._registry.add_optimizer(optimizer)
         self.compiles_anew = self.compiles_anew or is_within_compiled()
         if self._is_updating:  # as in the recorded run, see `Live`
-            self._interception.depth += 1
+            self._call_state.depth += 1
             return None
-        self._is_updating = self.clock.is_lead(optimizer)
+        self._is_updating = self.clock.is_main(optimizer)
         closure = args[0] if args else kwargs.get("closure")
         if closure is not None and self._is_arrival():
             # The forward of this boundary lies within the closure, within the optimizer's step.
             # What we read while we put the state back is not the script's.
-            self._interception.depth += 1
+            self._call_state.depth += 1
             try:
-                live = self._arrive(self.steps_done, self.disproof)
+                live = self._arrive(self.steps_done, self.mismatch)
             finally:
-                self._interception.depth -= 1
+                self._call_state.depth -= 1
             return live.before_update(optimizer, args, kwargs)
-        self._interception.depth += 1
+        self._call_state.depth += 1
         executed = self._executed.begin_update(optimizer) if closure is None else None
         self._is_executed = executed is not None
         self._unhide = executed or hide_gradients(optimizer, self._zero_gradients.are_still_zero)
         if closure is None:
             return None
         expected = self._recorded_backward_calls()
-        depth, self._interception.depth = self._interception.depth, 0
+        depth, self._call_state.depth = self._call_state.depth, 0
         try:
             result = None
             while self._probe.backward_calls < expected:
@@ -289,7 +291,7 @@ class Replay(TrainingHooks):
                 if self._probe.backward_calls == before:
                     break
         finally:
-            self._interception.depth = depth
+            self._call_state.depth = depth
         return (lambda: torch.as_tensor(0.0) if result is None else result.detach(),), {}
 
     @property
@@ -297,16 +299,16 @@ class Replay(TrainingHooks):
         return self._unhide is not None and not self._is_executed
 
     def after_update(self, optimizer: Optimizer, result: Any) -> Any:
-        is_lead = optimizer is self.clock.lead()
-        if self._is_updating and not is_lead:
-            self._interception.depth = max(0, self._interception.depth - 1)
+        is_main = optimizer is self.clock.main()
+        if self._is_updating and not is_main:
+            self._call_state.depth = max(0, self._call_state.depth - 1)
             return result
         self._is_updating = False
         if self._unhide is not None:
             self._unhide()
             self._unhide = None
-        self._interception.depth = max(0, self._interception.depth - 1)
-        if is_lead:
+        self._call_state.depth = max(0, self._call_state.depth - 1)
+        if is_main:
             self._region(functools.partial(self._finish_step, optimizer))  # a rate may be a tensor
         if self.clock.updated(optimizer):
             self._probe.forget()
@@ -320,7 +322,7 @@ class Replay(TrainingHooks):
     def _arrive_at_update(self) -> bool:
         if not (self._is_arrival() and self.clock.is_due_at_update()):
             return False
-        self._region(lambda: self._arrive(self.steps_done, self.disproof))
+        self._region(lambda: self._arrive(self.steps_done, self.mismatch))
         return True
 
     def update_failed(self, optimizer: Optimizer) -> None:
@@ -332,18 +334,18 @@ class Replay(TrainingHooks):
             f"step {self.steps_done}: an update raised that did not in the recorded run"
         )
 
-    def _finish_step(self, lead: Optimizer) -> None:
+    def _finish_step(self, main: Optimizer) -> None:
         probe = self._probe
         now = (
             self.steps_done,
-            float(lead.param_groups[0]["lr"]),
+            float(main.param_groups[0]["lr"]),
             probe.backward_calls,
             probe.forward_calls,
             probe.signature,
         )
         if self.comparison.holds:
             with self.comparison:
-                self.comparison.compare(self._tape.take(EntryKind.STEP), now)
+                self.comparison.compare(self._replay_log.take(EntryKind.STEP), now)
         probe.forget()
         self._executed.step_ended()
         self._leaves.step_ended()
@@ -356,22 +358,22 @@ class Replay(TrainingHooks):
 
     def _begin_training(self) -> None:
         self._before_training()
-        self.collectives.begin()
+        self.collectives.start()
         if self.comparison.holds:
             with self.comparison:
-                if not self._tape.begin_training():
+                if not self._replay_log.begin_training():
                     self.loading.load_all()  # its data sets may have other numbers
 
     # --- helpers -----------------------------------------------------------------------------
 
     def _has_first_average(self) -> bool:
         """Whether a wrapper began to average in the forward that comes, in the recorded run."""
-        if not self.reads.are_on_tape or self._tape.peek() != EntryKind.FIRST_AVERAGE:
+        if not self.reads.are_logged or self._replay_log.peek() != EntryKind.FIRST_AVERAGE:
             return False
-        number = decode(EntryKind.INT, self._tape.find_next(EntryKind.FIRST_AVERAGE) or b"")
+        number = decode(EntryKind.INT, self._replay_log.find_next(EntryKind.FIRST_AVERAGE) or b"")
         if number != self._probe.forward_calls:
             return False  # in a later one of this step
-        self._tape.take(EntryKind.FIRST_AVERAGE)
+        self._replay_log.take(EntryKind.FIRST_AVERAGE)
         return True
 
     def _is_arrival(self) -> bool:
@@ -379,10 +381,10 @@ class Replay(TrainingHooks):
             return False
         if self.count is not None:
             return self.steps_done >= self.count.target(splits_data=self._registry.splits_data)
-        return self.steps_done >= self.comparison.target or self.disproof is not None
+        return self.steps_done >= self.comparison.target or self.mismatch is not None
 
     def _recorded_backward_calls(self) -> int:
-        data = self._tape.find_next(EntryKind.STEP)
+        data = self._replay_log.find_next(EntryKind.STEP)
         return 1 if data is None else StepMark.unpack(data).backward_calls
 
     def _replay_random(self) -> None:
@@ -391,8 +393,8 @@ class Replay(TrainingHooks):
                 self.random.passed()
 
     def _region(self, call: Call) -> Any:
-        self._interception.depth += 1
+        self._call_state.depth += 1
         try:
             return call()
         finally:
-            self._interception.depth -= 1
+            self._call_state.depth -= 1

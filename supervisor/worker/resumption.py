@@ -9,10 +9,10 @@ from typing import Any
 from supervisor.codes import Found
 from supervisor.errors import ReplayError
 from supervisor.events.state_events import StateFound
-from supervisor.storage.steps.tape import TAPE_FORMAT, EntryKind
-from supervisor.storage.steps.tape_reader import TapeReader
-from supervisor.training_state.census.reach import Reach
+from supervisor.storage.steps.replay_log import REPLAY_LOG_FORMAT, EntryKind
+from supervisor.storage.steps.replay_log_reader import ReplayLogReader
 from supervisor.training_state.held_values import storages
+from supervisor.training_state.script_state.reach import Reach
 from supervisor.worker.arrival import Arrival
 from supervisor.worker.checkpoints.starting_point import ResumePoint
 from supervisor.worker.core.loop_count import LoopCount
@@ -31,7 +31,7 @@ _NOT_ONE_PLACE = (
     "some ranks wait for others before they begin to train: they cannot all begin in the middle"
 )
 _OF_LOADING = (EntryKind.BATCH, EntryKind.WORKER_BATCH, EntryKind.STREAM_BATCH)
-_NO_TAPE = (
+_NO_REPLAY_LOG = (
     "the tape does not tell how the script came to this checkpoint: an earlier resume was "
     "approximate, an update raised, updates are made within a forward, or the run has gone another "
     "way since"
@@ -44,13 +44,13 @@ class Route:
 
     Attributes:
         start: the checkpoint and its state.
-        tape: up to the checkpoint; or an empty one.
-        problem: why the tape does not lead there; None if it does.
+        replay log: up to the checkpoint; or an empty one.
+        problem: why the replay log does not lead there; None if it does.
         count: how the loop is counted then; None for not at all.
     """
 
     start: ResumePoint
-    tape: TapeReader
+    replay_log: ReplayLogReader
     problem: str | None
     count: LoopCount | None
 
@@ -76,22 +76,24 @@ class Route:
             if meta.get("tape_lost"):
                 raise ReplayError(str(meta["tape_lost"]))
             if end < 0:
-                raise ReplayError(_NO_TAPE)
-            if meta.get("tape_format", 1) != TAPE_FORMAT:
+                raise ReplayError(_NO_REPLAY_LOG)
+            if meta.get("tape_format", 1) != REPLAY_LOG_FORMAT:
                 raise ReplayError("the checkpoint and its tape are of another version")
             return cls(
                 start=start,
-                tape=TapeReader(context.rundir.tape(context.rank), end=end),
+                replay_log=ReplayLogReader(context.rundir.replay_log(context.rank), end=end),
                 problem=None,
                 count=None,
             )
         except ReplayError as error:
-            return cls(start=start, tape=TapeReader.empty(), problem=str(error), count=count)
+            return cls(
+                start=start, replay_log=ReplayLogReader.empty(), problem=str(error), count=count
+            )
 
     @property
     def notes_loading(self) -> bool:
         """Whether the recorded run has noted what its data sets load."""
-        return any(True for _ in self.tape.ahead(*_OF_LOADING))
+        return any(True for _ in self.replay_log.ahead(*_OF_LOADING))
 
     @property
     def began(self) -> Counts | None:
@@ -134,7 +136,7 @@ class Resumption:
         self._arrival = arrival
         self._files = files
         self._registry = context.registry
-        self._interception = context.interception
+        self._call_state = context.call_state
         self.warn = context.warn
         self._go_live = go_live
         self._silence = Silence()
@@ -158,8 +160,8 @@ class Resumption:
         if self._route is None or self._replay is None:
             return ""
         step, done, why = self._route.start.checkpoint.step, self._replay.steps_done, ""
-        if self._replay.disproof is not None:
-            why = f" ({self._replay.disproof})"
+        if self._replay.mismatch is not None:
+            why = f" ({self._replay.mismatch})"
         return (
             f"the script ended after {done} fast-forwarded steps, before step {step} of its "
             f"checkpoint{why}: the weights were never put back, and what it saved at its end is "
@@ -171,11 +173,11 @@ class Resumption:
         if self._replay is not None:
             self._announced_at = self._replay.steps_done
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """From here on the replay answers, and nothing that the script says is heard."""
         if self._route is not None:
-            self._interception.replaying = True
-            self._silence.begin()
+            self._call_state.replaying = True
+            self._silence.start()
 
     def begin_script(self) -> None:
         """Called last before the script starts: it finds its folders as it found them first.
@@ -188,10 +190,10 @@ class Resumption:
         if replay is None or route is None:
             return
         beginning, checkpoint = route.start.beginning, route.start.checkpoint
-        if replay.disproof is not None and beginning is not None and not beginning.is_one_place:
-            raise ReplayError(f"{replay.disproof}; and {_NOT_ONE_PLACE}")
+        if replay.mismatch is not None and beginning is not None and not beginning.is_one_place:
+            raise ReplayError(f"{replay.mismatch}; and {_NOT_ONE_PLACE}")
         interval = int(checkpoint.meta.get("script_files", 0))
-        is_recorded = replay.disproof is None and interval >= 1
+        is_recorded = replay.mismatch is None and interval >= 1
         if is_recorded:
             self._files.hide_later(interval, checkpoint.time)
         else:
@@ -203,15 +205,15 @@ class Resumption:
         if self.collectives is not None and route.count is None:
             self.collectives.enter()
         if replay.guard is not None:
-            replay.guard.begin()
+            replay.guard.start()
 
     def _wait_for_ranks(self) -> None:
         if self.collectives is not None:
             self.collectives.wait_for_all()
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """The process ends, wherever it is: what the script says is heard again."""
-        self._silence.end()
+        self._silence.stop()
         if self.collectives is not None:
             self.collectives.leave()
 
@@ -231,7 +233,7 @@ class Resumption:
         )
         raise ExitRequest(LOADING, why)
 
-    def arrive(self, steps_done: int, disproof: str | None) -> TrainingHooks:
+    def arrive(self, steps_done: int, mismatch: str | None) -> TrainingHooks:
         """The replay stands at its target, or cannot get there: the state is put back.
 
         Returns:
@@ -259,15 +261,15 @@ class Resumption:
             replay.catch_up()
             reasons = arrival.put_state_back(start, replay)
             if guard is not None:
-                if replay.disproof is None:
+                if replay.mismatch is None:
                     self._check_leftovers(guard, start.state.get("held", {}))
-                guard.end()
+                guard.stop()
             if self.collectives is not None:
                 self.collectives.leave()
             arrived, more = arrival.put_rest_back(start, replay)
         finally:
-            self._silence.end()
-            self._interception.replaying = False
+            self._silence.stop()
+            self._call_state.replaying = False
             self._go_live()
         arrival.go_on(
             start,

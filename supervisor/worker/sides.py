@@ -10,7 +10,7 @@ from supervisor.worker.gradients.called_hooks import CalledHooks, GradientHooks
 from supervisor.worker.live import Live
 from supervisor.worker.loading.loader_hooks import LoaderHooks
 from supervisor.worker.loading.loading_hooks import LoadingHooks
-from supervisor.worker.random_state.random_states import LooksAtRandom
+from supervisor.worker.random_state.random_states import ReadsRandom
 from supervisor.worker.reads.recording import Recording
 from supervisor.worker.reads.script_reads import LiveReads
 from supervisor.worker.replay import Replay
@@ -36,7 +36,7 @@ class AllSides:
         self.hooks = Sides[TrainingHooks](live, replay)
         self.loading = Sides[LoadingHooks](loaders, replay.loading if replay else None)
         self.reads = Sides[ScriptReads](reads, replay.reads if replay else None)
-        self.random = Sides[LooksAtRandom](recording.random, replay.random if replay else None)
+        self.random = Sides[ReadsRandom](recording.random, replay.random if replay else None)
         self.gradients = Sides[GradientHooks](
             gradient_hooks, replay.gradient_hooks if replay else None
         )

@@ -46,9 +46,9 @@ def start_session(rundir: RunDirectory, attempt: int, given: Given) -> Session |
 
             ask_torch_to_keep_records(rundir.nccl_trace(attempt), os.environ)
         _seed(worker.settings.seed)
-        worker.session.begin()
+        worker.session.start()
         told = None if worker.start is None else worker.start.checkpoint.meta.get(META, {})
-        OUTSIDE.session_begins(worker.session.interception, told, worker.is_experiment)
+        OUTSIDE.session_begins(worker.session.call_state, told, worker.is_experiment)
     except (SupervisorError, OSError) as error:
         _leave_where_others_resume(rundir, attempt, given, error)
         print(f"supervisor: error: {error}: supervision is off", file=sys.stderr)
@@ -89,9 +89,12 @@ def _begin_random(worker: BuiltWorker) -> None:
         note_first_random,
     )
 
-    session, first_random = worker.session, worker.rundir.tape(worker.rank).with_suffix(".random")
+    session, first_random = (
+        worker.session,
+        worker.rundir.replay_log(worker.rank).with_suffix(".random"),
+    )
     try:
-        if session.interception.replaying or worker.is_experiment:
+        if session.call_state.replaying or worker.is_experiment:
             seed = begin_with_first_random(first_random)
         else:
             seed = note_first_random(first_random)
@@ -125,15 +128,15 @@ def _patch(worker: BuiltWorker) -> None:
     from supervisor.worker.samples.patches_samples import watch_samples
 
     session, files = worker.session, worker.files
-    collectives, counting = worker.resumption.collectives, worker.barrier("exchanges")
+    collectives, counting = worker.resumption.collectives, worker.breakers("exchanges")
     instrument(session, worker.sides.loading)
-    watch_reads(session.interception, worker.sides.reads)
+    watch_reads(session.call_state, worker.sides.reads)
     watch_random_states(session, worker.sides.random)
     watch_seeds()
     guard_writes(worker.rundir.root)
-    watch_weights(session.interception, session.mistakes)
+    watch_weights(session.call_state, session.mistakes)
     watch_gradient_hooks(session, worker.sides.gradients)
-    watch_databases(session.interception, files.record.databases, files.record.failed)
+    watch_databases(session.call_state, files.record.databases, files.record.failed)
     watch_files(session, files.sizes, files.replayed, files.record)
     patch_group_ends()
     watch_ranks(worker.several_ranks)
@@ -143,8 +146,8 @@ def _patch(worker: BuiltWorker) -> None:
         begin_file_stores_anew(worker.attempt)
         watch_messages(worker.exchanges, counting)
     watch_samples(worker.samples)
-    watching = worker.barrier(CorruptionListener.name)
-    watch_normalisation(session.interception, worker.watch.normalisation, watching)
+    watching = worker.breakers(CorruptionListener.name)
+    watch_normalisation(session.call_state, worker.watch.normalisation, watching)
     if worker.loading.is_noted:
         from supervisor.worker.loading.patches_loading import watch_fetches, watch_workers
 

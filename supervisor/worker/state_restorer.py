@@ -15,7 +15,7 @@ from supervisor.training_state.state import ALL_PARTS, TrainingState
 from supervisor.training_state.tensors import first_difference
 from supervisor.worker.checkpoints.starting_point import ResumePoint
 from supervisor.worker.core.worker_context import WorkerContext
-from supervisor.worker.script_state.script_census import Compared, ScriptCensus
+from supervisor.worker.script_state.script_state import Compared, ScriptStatePart
 from supervisor.worker.script_state.user_frames import modules_in, user_frames
 from supervisor.worker.script_state.user_tensors import UserTensors
 from supervisor.worker.treatment.action_runner import OrderedTreatments
@@ -33,12 +33,12 @@ class StateRestorer:
         context: WorkerContext,
         state: TrainingState,
         held: UserTensors,
-        census: ScriptCensus,
+        script_state: ScriptStatePart,
         ordered: OrderedTreatments,
     ) -> None:
         self._state = state
         self._held = held
-        self._census = census
+        self._script_state = script_state
         self._registry = context.registry
         self._ordered = ordered
         self._fp32 = context.order.fp32
@@ -79,11 +79,11 @@ class StateRestorer:
         self._state.restore(saved)
         problems += self._differences(saved)
         if replayed:
-            self.compared = self._census.compare(saved, self._held)
+            self.compared = self._script_state.compare(saved, self._held)
             problems += self.compared.problems
         return problems
 
-    def share_out(
+    def reshard(
         self, start: ResumePoint, gathered: GatheredState, *, rank: int, keeps_schedules: bool
     ) -> list[str]:
         """Restores this rank's share of a state that another number of ranks saved; returns what

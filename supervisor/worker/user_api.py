@@ -9,12 +9,12 @@ from supervisor.codes import Found
 from supervisor.events.state_events import StateFound
 from supervisor.pipeline import Pipeline
 from supervisor.records import Alert
-from supervisor.storage.steps.tape import EntryKind
+from supervisor.storage.steps.replay_log import EntryKind
 from supervisor.worker.core.part import Sides
 from supervisor.worker.core.step_probe import observed_numbers
 from supervisor.worker.core.training_hooks import ScriptReads
 from supervisor.worker.core.worker_context import WorkerContext
-from supervisor.worker.judging.dispatcher import AlertTeller, Dispatcher
+from supervisor.worker.judging.step_judge import AlertTeller, StepJudge
 from supervisor.worker.mistakes.mistake import Mistake
 from supervisor.worker.worker_session import Session
 
@@ -30,35 +30,35 @@ class UserApi:
         self,
         context: WorkerContext,
         session: Session,
-        dispatcher: Dispatcher,
+        step_judge: StepJudge,
         pipeline: Pipeline,
         alerts: AlertTeller,
         reads: Sides[ScriptReads],
     ) -> None:
-        self.progress, self.barrier = context.progress, context.barrier
+        self.progress, self.breakers = context.progress, context.breakers
         self.journal = context.group_journal
         self.session = session
-        self.dispatcher = dispatcher
+        self.step_judge = step_judge
         self.pipeline = pipeline
         self.handlers = alerts.handlers
         self.reads = reads
 
     def observe(self, values: dict[str, Any]) -> None:
-        if self.session.interception.replaying:
+        if self.session.call_state.replaying:
             return
-        part = self.barrier("observe")
-        with part, self.session.interception.region():
+        part = self.breakers("observe")
+        with part, self.session.call_state.region():
             self.progress.probe.observed.update(observed_numbers(values))
 
     def announce(self, change: str) -> None:
         """In a replay only the announcement of the step that is trained next counts: the others are
         in the windows that come with the checkpoint."""
-        with self.barrier("announce"):
+        with self.breakers("announce"):
             mistakes = self.session.mistakes
             if mistakes.is_kind(str(change)):
                 mistakes.meant(str(change))
                 return
-            if self.session.interception.replaying:
+            if self.session.call_state.replaying:
                 self.session.resumption.announced()
                 return
             self.progress.probe.announced = True
@@ -67,8 +67,8 @@ class UserApi:
             self.journal.write(found)
 
     def register_mistake(self, kind: type[Mistake]) -> None:
-        with self.barrier("mistakes"):
-            if not self.session.interception.replaying:
+        with self.breakers("mistakes"):
+            if not self.session.call_state.replaying:
                 self.session.mistakes.add(kind())
 
     def track(self, name: str, value: Any) -> None:
@@ -78,7 +78,7 @@ class UserApi:
         self.handlers.append(handler)
 
     def add_detector(self, detector: Any) -> None:
-        self.dispatcher.judge_waiting()
+        self.step_judge.judge_waiting()
         self.pipeline.detectors.append(detector)
 
     def leave_out_batch(self) -> bool:
@@ -91,7 +91,8 @@ class UserApi:
         return True
 
     def allowed_batch_size(self, wanted: int) -> int:
-        """The answer is on the tape, so that a replay splits its batches as they were split."""
+        """The answer is on the replay log, so that a replay splits its batches as they were
+        split."""
         self.session.use.batch_size = True
         controls = self.session.controls
         return int(

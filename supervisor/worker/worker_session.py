@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from supervisor.actions.checkpoint_activations import ActivationCheckpointing
 from supervisor.by_identity import ByIdentity
 from supervisor.errors import ReplayError
-from supervisor.worker.checkpoints.parting_checkpoint import PartingCheckpoint
+from supervisor.worker.checkpoints.exit_checkpoint import ExitCheckpoint
 from supervisor.worker.core.part import Sides
 from supervisor.worker.core.process_signs import SHORT, ExitRequest
 from supervisor.worker.core.progress import refuse_fsdp1
@@ -38,7 +38,7 @@ class Session:
     """What the patched functions of torch and the process itself ask of the worker.
 
     Attributes:
-        interception: looked at on every call of a patched function.
+        call_state: looked at on every call of a patched function.
         last_model: called, returns the module of which `has_parameters` was last found true.
         use: what the script was seen to use.
         warn: writes a warning to the journal.
@@ -51,13 +51,13 @@ class Session:
         live: Live,
         hooks: Sides[TrainingHooks],
         updates: UpdateControls,
-        parting: PartingCheckpoint,
+        exit_checkpoint: ExitCheckpoint,
         resumption: Resumption,
         sickness: Sickness,
         ending: Ending,
         grace_s: float,
     ) -> None:
-        self.interception = live.interception
+        self.call_state = live.call_state
         self.registry = live.registry
         self.controls, self.use = updates.controls, updates.use
         self.resumption = resumption
@@ -67,16 +67,16 @@ class Session:
         self._live = live
         self._progress = live.progress
         self._schedule = live.schedule
-        self._parting = parting
+        self._exit_checkpoint = exit_checkpoint
         self._sickness = sickness
         self._ending = ending
         self._has_ended = False
         self._was_asked = False
-        self._registering = ending.parts.barrier("registry")
+        self._registering = ending.parts.breakers("registry")
         self._parametrised: ByIdentity[Module, tuple[bool, Callable[[], Module | None]]]
         self._parametrised = ByIdentity()
         self.hooks = hooks
-        resumption.begin()
+        resumption.start()
 
     @property
     def mistakes(self) -> MistakeWatch:
@@ -93,8 +93,8 @@ class Session:
     def batch_found(self, iterator: Any, batch: Any) -> None:
         """A data loader's iterator hands out a batch, live or in a replay."""
         mistakes = self.mistakes
-        if mistakes.is_on and not self.interception.replaying:
-            with self.interception.region():
+        if mistakes.is_on and not self.call_state.replaying:
+            with self.call_state.region():
                 mistakes.batch(iterator, batch)
 
     def has_parameters(self, module: Module) -> bool:
@@ -112,7 +112,7 @@ class Session:
     def enters_autocast(self) -> bool:
         """Whether the autocast region that the script enters is to stay in FP32."""
         self.use.autocast = True
-        if self.interception.is_ours():
+        if self.call_state.is_ours():
             self._progress.autocast.enters(self._progress.position)
         return self.controls.fp32
 
@@ -123,10 +123,10 @@ class Session:
 
         Args:
             optimizer: whose step raised.
-            depth: of the interception state, before that step.
+            depth: of the call state, before that step.
         """
-        self.interception.depth = depth
-        self._progress.tape_is_whole = False
+        self.call_state.depth = depth
+        self._progress.can_replay = False
         self.hooks.now.update_failed(optimizer)
 
     # --- the process -------------------------------------------------------------------------
@@ -157,7 +157,7 @@ class Session:
         models = self.registry.models.values()
         return any(ActivationCheckpointing(model).is_offered for model in models)
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """The script may go on: from here on its training is seen.
 
         Raises:
@@ -166,10 +166,10 @@ class Session:
         try:
             self.resumption.begin_script()
         except (OSError, ReplayError) as error:
-            self.resumption.end()
+            self.resumption.stop()
             raise ExitRequest(SHORT, f"the fast-forward could not begin: {error}") from error
-        self.interception.active = True
-        os.register_at_fork(after_in_child=self.interception.turn_off)
+        self.call_state.active = True
+        os.register_at_fork(after_in_child=self.call_state.turn_off)
         script_signals.act(signal.SIGTERM, self._asked_to_end)
 
     def _asked_to_end(self, signum: int, frame: Any) -> None:
@@ -199,15 +199,15 @@ class Session:
     def _await_boundary(self, main_thread: int) -> None:
         time.sleep(BOUNDARY_WITHIN_S)
         waits = self._schedule.is_leaving and not self._has_ended
-        if waits and self._parting.is_ready:
+        if waits and self._exit_checkpoint.is_ready:
             signal.pthread_kill(main_thread, signal.SIGTERM)
 
     def sickness(self) -> str:
         """Why what the script ends with is no good; empty if nothing is known against it."""
-        with self.interception.region():
+        with self.call_state.region():
             return self._sickness.reason()
 
-    def end(self, *, completed: bool, parts: bool = False) -> None:
+    def stop(self, *, completed: bool, parts: bool = False) -> None:
         """Takes everything down; waits for what is being written. Called once.
 
         Args:
@@ -215,7 +215,7 @@ class Session:
             parts: it ends before its time, and its newest state is worth saving.
         """
         self._has_ended = True
-        self.interception.turn_off()
-        self._ending.parts.guarded(self.resumption.end)
+        self.call_state.turn_off()
+        self._ending.parts.guarded(self.resumption.stop)
         others = self._live.updates_by_others
-        self._ending.end(completed=completed, parts=parts, updates_by_others=others)
+        self._ending.stop(completed=completed, parts=parts, updates_by_others=others)

@@ -86,7 +86,7 @@ class Ward:
             skip = "treated" if self._treat(treatment).skips_update else ""
         self._updates.apply(optimizer, step, self._updates.plan(optimizer, step, skip))
         optimizer.step()
-        self._updates.end()
+        self._updates.update_ended()
         self.controls.advance(math.nan if norm is None else norm)
         if norm is not None:
             context.recent_grad_norms = [*context.recent_grad_norms, norm]

@@ -182,7 +182,7 @@ def test_a_full_disk_refuses_writes_until_its_steps_are_over(tmp_path: Path) -> 
     code = (
         "import sys\n"
         "from supervisor.fault_injection.injector import FullDisk\n"
-        "disk = FullDisk(); disk.begin(2)\n"
+        "disk = FullDisk(); disk.start(2)\n"
         "try:\n    open(sys.argv[1], 'w', buffering=1).write('no\\n'); print('written')\n"
         "except OSError: print('refused')\n"
         "disk.step_done(); disk.step_done()\n"

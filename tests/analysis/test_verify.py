@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from supervisor.analysis.trail import (
+    FirstDifference,
     Mark,
-    Parting,
     advise,
-    first_parting,
+    find_first_difference,
     kind_of,
     newest,
     part_ways,
@@ -106,12 +106,12 @@ def test_of_several_ranks_the_earliest_difference_is_named_with_its_rank() -> No
     resumed = {0: run_of(mark(3, rng="x")), 1: run_of(), 2: run_of(mark(2, weights="x"))}
     nothing = private_to(undisturbed, undisturbed)
 
-    found = first_parting(undisturbed, resumed, nothing)
+    found = find_first_difference(undisturbed, resumed, nothing)
 
     assert found is not None
     assert (found.what, found.name, found.step) == ("weights", "model_0.weight (rank 2)", 2)
-    assert first_parting(undisturbed, undisturbed, nothing) is None
-    assert first_parting({0: run_of()}, {0: resumed[2]}, nothing) == dataclasses.replace(
+    assert find_first_difference(undisturbed, undisturbed, nothing) is None
+    assert find_first_difference({0: run_of()}, {0: resumed[2]}, nothing) == dataclasses.replace(
         found, name="model_0.weight"
     )
 
@@ -134,10 +134,10 @@ def test_of_several_ranks_the_earliest_difference_is_named_with_its_rank() -> No
 def test_every_difference_has_its_advice(
     what: str, step: int, by_itself: bool, kind: str, said: str
 ) -> None:
-    parting = Parting(what=what, name="x", step=step)
+    difference = FirstDifference(what=what, name="x", step=step)
 
-    assert kind_of(parting, by_itself=by_itself) == kind
-    assert said in advise(parting, by_itself=by_itself)
+    assert kind_of(difference, by_itself=by_itself) == kind
+    assert said in advise(difference, by_itself=by_itself)
 
 
 def test_the_text_names_the_first_difference_and_the_advice() -> None:

@@ -24,7 +24,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[LaunchSpec]:
     specs: list[LaunchSpec] = []
 
     class StandIn:
-        def __init__(self, spec: LaunchSpec, *, seat: object) -> None:
+        def __init__(self, spec: LaunchSpec, *, node_role: object) -> None:
             specs.append(spec)
 
         def run(self) -> SimpleNamespace:

@@ -20,7 +20,7 @@ def outcomes(skips: list[tuple[int, str]], steps: int = 200) -> list[tuple[int, 
             found.append((outcome.step, outcome.outcome))
         for at, cause in skips:
             if at == step:
-                treatments.begin("skip_update", step, before, cause=cause, rung=-1)
+                treatments.start("skip_update", step, before, cause=cause, rung=-1)
     return found
 
 
@@ -48,7 +48,7 @@ def test_an_update_left_out_has_not_helped_where_damaged_memory_was_healed_behin
         record = StepRecord(step=step, loss=1.0, loss_seen=True)
         found += treatments.observe(record, CrashRisk(step=step, probability=0.0))
         if step in (10, 22):
-            treatments.begin("skip_update", step, before, cause="spike", rung=-1)
+            treatments.start("skip_update", step, before, cause="spike", rung=-1)
         if step == 24:
             treatments.were_not_enough(since_step=20)
             treatments.forget_levels()
@@ -60,7 +60,7 @@ def test_a_treatment_on_trial_waits_for_the_level_before_it() -> None:
     treatments = Treatments(load_policy("default"))
     before = RobustWindow(20)
     before.add(1.0)
-    treatments.begin("rollback", 0, before, cause="spike", rung=1)
+    treatments.start("rollback", 0, before, cause="spike", rung=1)
     calm = CrashRisk(step=0, probability=0.0)
 
     waits = []
@@ -75,7 +75,7 @@ def test_what_is_on_trial_when_another_level_is_adopted_has_no_outcome() -> None
     treatments = Treatments(load_policy("default"))
     before = RobustWindow(20)
     before.add(1.0)
-    treatments.begin("rollback", 0, before, cause="spike", rung=1)
+    treatments.start("rollback", 0, before, cause="spike", rung=1)
     treatments.forget_levels()
     calm = CrashRisk(step=0, probability=0.0)
 

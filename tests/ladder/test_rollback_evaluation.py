@@ -14,7 +14,7 @@ THEN = [1.0, 1.1, 0.9, 1.2, 1.0, 1.0, 0.8, 1.1]
 
 def answers(then: list[float], alarming: float, now: list[float]) -> list[str]:
     evaluation = RollbackEvaluation()
-    evaluation.begin(40, then, alarming)
+    evaluation.start(40, then, alarming)
     said = []
     for step, loss in enumerate(now, start=61):
         if evaluation.is_on:
@@ -42,7 +42,7 @@ def test_newer_weights_are_as_good_within_the_noise_of_the_comparison(
     alarming: float, now: list[float], as_good: bool
 ) -> None:
     evaluation = RollbackEvaluation()
-    evaluation.begin(40, THEN, alarming)
+    evaluation.start(40, THEN, alarming)
 
     said = [
         evaluation.update(StepRecord(step=step, loss=loss, loss_seen=True))
@@ -79,7 +79,7 @@ def test_losses_that_may_be_negative_are_compared_by_differences() -> None:
 
 def test_it_goes_on_from_its_state() -> None:
     evaluation, other = RollbackEvaluation(), RollbackEvaluation()
-    evaluation.begin(40, THEN, 5.0)
+    evaluation.start(40, THEN, 5.0)
     evaluation.update(StepRecord(step=61, loss=5.0, loss_seen=True))
     other.load_state_dict(evaluation.state_dict())
 

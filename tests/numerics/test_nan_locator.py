@@ -342,7 +342,7 @@ def watched_step(
         loss.backward()
         watch.after_backward()
         optimizer.step()
-    found = watch.end()
+    found = watch.stop()
     handle.remove()
     assert found is not None
     return found
@@ -401,7 +401,7 @@ def test_of_several_models_the_sick_one_is_named(sick: str) -> None:
     for model in models.values():
         model(torch.ones(1, 4))
 
-    found = watch.end()
+    found = watch.stop()
 
     assert found is not None
     assert found.module == sick

@@ -20,8 +20,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from supervisor.records import StepRecord
 from supervisor.settings import CheckpointSettings
 from supervisor.storage.checkpoints.checkpoints import CheckpointRing
-from supervisor.storage.run.boards import SignalBoard
 from supervisor.storage.run.exit_notes import ExitNote, save_exit_note
+from supervisor.storage.run.mailboxes import SignalTimes
 from supervisor.storage.run.run_state import load_order
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.flight_recorder import FlightRecorder
@@ -73,7 +73,7 @@ class FakeWorker:
         self.rundir.make(self.rundir.stacks(self.attempt, 0).parent)
         file = self.rundir.stacks(self.attempt, 0).open("w")
         faulthandler.register(signal.SIGRTMAX - 1, file=file, all_threads=True)
-        SignalBoard(self.rundir.signals(0)).stacks_come_by(signal.SIGRTMAX - 1)
+        SignalTimes(self.rundir.signals(0)).stacks_come_by(signal.SIGRTMAX - 1)
         self.steps(0, steps - 1)
         wait_for_ever()
 

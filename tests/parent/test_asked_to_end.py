@@ -197,13 +197,13 @@ def test_nothing_of_the_scripts_outlives_a_supervisor_that_is_killed(
     driven.append(run)
     run.wait_until_ready()
     left = [int((run.run_dir / name).read_text()) for name in ("child.pid", "daemon.pid")]
-    guardian = psutil.Process(run.process.pid).children()
+    subreaper = psutil.Process(run.process.pid).children()
     left += [process.pid for process in psutil.Process(run.process.pid).children(recursive=True)]
 
     run.process.kill()
     run.wait()
 
-    assert len(guardian) == 1
+    assert len(subreaper) == 1
     deadline = time.monotonic() + _PATIENCE_S
     while not all(map(has_ended, left)) and time.monotonic() < deadline:
         time.sleep(0.02)

@@ -269,7 +269,7 @@ def test_a_worker_has_a_session_of_its_own_and_knows_its_parent(
 
     facts = ran.facts()
     assert facts["session"] is True
-    assert facts["parent"] == str(facts["real_parent"]) != str(os.getpid())  # its guardian
+    assert facts["parent"] == str(facts["real_parent"]) != str(os.getpid())  # its subreaper
     assert facts["arguments"] == ["--epochs", "3"]
 
 

@@ -57,7 +57,7 @@ class SyntheticRun:
         journal.close()
         return self
 
-    def begin(self, attempt: int, *, from_step: int | None = None, delay_s: float = 3.0) -> None:
+    def start(self, attempt: int, *, from_step: int | None = None, delay_s: float = 3.0) -> None:
         self.attempt = attempt
         self.event("attempt_started", step=from_step, checkpoint_step=from_step)
         self.wait(delay_s)
@@ -136,7 +136,7 @@ class SyntheticRun:
 
 def healthy(root: Path) -> Path:
     run = SyntheticRun(root)
-    run.begin(1)
+    run.start(1)
     run.steps(0, 99)
     run.exit("completed", 99, returncode=0)
     return run.finish("completed")
@@ -145,7 +145,7 @@ def healthy(root: Path) -> Path:
 def treated(root: Path) -> Path:
     """NaN at step 120 whose update was left out, SIGKILL after step 200, completed at 299."""
     run = SyntheticRun(root)
-    run.begin(1)
+    run.start(1)
     run.steps(0, 100).checkpoint(100)
     run.steps(101, 120, losses={120: NAN}, grads={120: NAN}, skipped=frozenset({120}),
               risks={120: 1.0})  # fmt: skip
@@ -166,7 +166,7 @@ def treated(root: Path) -> Path:
     run.event(
         "restart", step=170, next_attempt=2, delay_s=1.0, reason="killed", checkpoint_step=170
     )
-    run.wait(1.0).begin(2, from_step=170)
+    run.wait(1.0).start(2, from_step=170)
     run.steps(171, 299)
     run.exit("completed", 299, returncode=0)
     log = AnomalyLog(run.rundir, 0, clock=lambda: run.now)
@@ -185,14 +185,14 @@ def treated(root: Path) -> Path:
 def gave_up(root: Path) -> Path:
     """An exponential divergence from step 150 on that ended three attempts."""
     run = SyntheticRun(root)
-    run.begin(1)
+    run.start(1)
     run.steps(0, 100).checkpoint(100)
     climb = {step: 2.1 + 0.2 * 1.35 ** (step - 150) for step in range(150, 176)} | {176: math.inf}
     grads = {step: 1.35 ** (step - 148) for step in range(150, 176)} | {176: math.inf}
     risks = {step: min(0.99, 0.05 * (step - 149)) for step in range(150, 177)}
     for attempt in (1, 2, 3):
         if attempt > 1:
-            run.begin(attempt, from_step=100)
+            run.start(attempt, from_step=100)
         run.steps(101, 176, losses=climb, grads=grads, risks=risks)
         run.event("alert", step=158, alert_kind="divergence", severity="high", cause="divergence",
                   message="The loss rises 30 % a step.")  # fmt: skip
@@ -207,7 +207,7 @@ def gave_up(root: Path) -> Path:
 
 def hung(root: Path) -> Path:
     run = SyntheticRun(root)
-    run.begin(1)
+    run.start(1)
     run.steps(0, 80).checkpoint(50)
     run.wait(60.0)
     run.event("hang_detected", step=80, seconds_since_step=60.0, limit_s=60.0,
@@ -222,7 +222,7 @@ def hung(root: Path) -> Path:
 
 def interrupted(root: Path) -> Path:
     run = SyntheticRun(root)
-    run.begin(1)
+    run.start(1)
     run.steps(0, 60).checkpoint(60, stable=False)
     run.event("signal_received", signum=15, name="SIGTERM")
     run.exit("interrupted", 60, returncode=75, evidence=("SIGTERM was sent to the supervisor.",))
@@ -231,7 +231,7 @@ def interrupted(root: Path) -> Path:
 
 def user_error(root: Path) -> Path:
     run = SyntheticRun(root)
-    run.begin(1)
+    run.start(1)
     run.exit("user_error", None, evidence=("NameError: name 'modle' is not defined",))
     log = run.rundir.log(1, 0)
     run.rundir.make(log.parent)
@@ -242,14 +242,14 @@ def user_error(root: Path) -> Path:
 def orphaned(root: Path) -> Path:
     """The parent was killed with SIGKILL: nobody wrote an end."""
     run = SyntheticRun(root)
-    run.begin(1)
+    run.start(1)
     run.steps(0, 90).checkpoint(50)
     return run.rundir.root
 
 
 def out_of_memory(root: Path) -> Path:
     run = SyntheticRun(root)
-    run.begin(1)
+    run.start(1)
     run.steps(0, 40, memory_gib=10.0).steps(41, 60, memory_gib=15.5)
     run.exit("out_of_memory", 60, evidence=("torch.OutOfMemoryError: tried to allocate 2 GiB",))
     return run.finish("gave_up", reason="3 crashes without progress")

@@ -41,7 +41,7 @@ EVENTS = st.fixed_dictionaries(
 def test_any_events_give_a_report_in_strict_json(events: list[dict[str, Any]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         run = SyntheticRun(Path(folder))
-        run.begin(1)
+        run.start(1)
         run.steps(0, 20)
         with run.rundir.journal.open("a") as journal:
             journal.writelines(json.dumps(event) + "\n" for event in events)

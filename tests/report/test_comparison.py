@@ -30,7 +30,7 @@ HOSTILE = "<script>alert(1)</script>"
 
 def a_run(root: Path, **steps: Any) -> SyntheticRun:
     run = SyntheticRun(root)
-    run.begin(1)
+    run.start(1)
     run.steps(0, 49, **steps)
     run.exit("completed", 49, returncode=0)
     run.finish("completed")

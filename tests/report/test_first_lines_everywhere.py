@@ -59,7 +59,7 @@ def test_all_four_say_the_same(
     far_up: bool,
 ) -> None:
     run = SyntheticRun(tmp_path_factory.mktemp("run") / "a")
-    run.begin(1)
+    run.start(1)
     run.steps(0, ends[0])
     for attempt, more in enumerate(ends[1:], start=2):  # may end before where another one was
         run.exit("killed", ends[attempt - 2])
@@ -85,7 +85,7 @@ def test_all_four_say_the_same(
 
 def test_a_run_that_goes_on_is_told_alike(tmp_path: Path) -> None:
     run = SyntheticRun(tmp_path / "a")
-    run.begin(1)
+    run.start(1)
     run.steps(0, 20)
     run.exit("preempted", 20)
     run.event("run_finished", state="interrupted", reason="SIGTERM")

@@ -75,7 +75,7 @@ def test_a_kill_after_healed_trouble_is_an_incident_of_its_own(tmp_path: Path) -
 
 def test_noise_of_the_teardown_does_not_replace_the_first_failure(tmp_path: Path) -> None:
     run = SyntheticRun(tmp_path / "run")
-    run.begin(1)
+    run.start(1)
     run.steps(0, 60)
     run.exit("exception", 60, evidence=("ValueError: bad label",))
     run.wait(1.0).exit("killed", 60, signum=15, evidence=("ended by the supervisor",))
@@ -90,7 +90,7 @@ def test_noise_of_the_teardown_does_not_replace_the_first_failure(tmp_path: Path
 
 def test_an_exception_right_after_nan_is_a_consequence_of_the_nan(tmp_path: Path) -> None:
     run = SyntheticRun(tmp_path / "run")
-    run.begin(1)
+    run.start(1)
     run.steps(0, 60, losses={59: NAN, 60: NAN})
     run.exit("exception", 60, evidence=("ValueError: probabilities contain NaN",))
     root = run.finish("gave_up")
@@ -103,10 +103,10 @@ def test_an_exception_right_after_nan_is_a_consequence_of_the_nan(tmp_path: Path
 
 def test_the_first_failure_that_was_not_overcome_is_the_root(tmp_path: Path) -> None:
     run = SyntheticRun(tmp_path / "run")
-    run.begin(1)
+    run.start(1)
     run.steps(0, 60).checkpoint(50)
     run.exit("killed", 60, signum=9, returncode=-9)
-    run.begin(2, from_step=50)
+    run.start(2, from_step=50)
     run.steps(51, 120)
     run.exit("out_of_memory", 120)
     root = run.finish("gave_up")
@@ -119,7 +119,7 @@ def test_the_first_failure_that_was_not_overcome_is_the_root(tmp_path: Path) -> 
 
 def test_where_the_machine_is_suspect_the_report_says_what_to_test(tmp_path: Path) -> None:
     run = SyntheticRun(tmp_path / "run")
-    run.begin(1)
+    run.start(1)
     run.steps(0, 80)
     run.event("warning", step=40, message="it came out otherwise", found="suspect hardware")
     run.exit("completed", 80, returncode=0)
@@ -132,7 +132,7 @@ def test_where_the_machine_is_suspect_the_report_says_what_to_test(tmp_path: Pat
 
 def test_overflows_that_a_scaler_handles_are_no_incident(tmp_path: Path) -> None:
     run = SyntheticRun(tmp_path / "run")
-    run.begin(1)
+    run.start(1)
     run.steps(0, 80, grads={0: float("inf"), 40: float("inf")}, loss_scale=65536.0)
     run.exit("completed", 80, returncode=0)
     root = run.finish("completed")
@@ -149,7 +149,7 @@ def test_a_living_parent_means_that_the_run_still_goes_on(tmp_path: Path) -> Non
         run.state, pid=os.getpid(), pid_created=created, host=socket.gethostname()
     )
     save_run_state(run.rundir, run.state)
-    run.begin(1)
+    run.start(1)
     run.steps(0, 20)
 
     report = gather(run.rundir.root)
@@ -160,7 +160,7 @@ def test_a_living_parent_means_that_the_run_still_goes_on(tmp_path: Path) -> Non
 
 def test_a_jump_of_the_learning_rate_is_what_to_mend(tmp_path: Path) -> None:
     run = synthetic_run.SyntheticRun(tmp_path / "run")
-    run.begin(1)
+    run.start(1)
     run.checkpoint(50, stable=False)
     raised = dict.fromkeys(range(60, 66), 0.3)
     run.steps(0, 65, lrs=raised, losses=dict.fromkeys(range(61, 66), math.inf))
@@ -257,7 +257,7 @@ def test_the_statistics_verdict_on_an_anomaly_is_told(tmp_path: Path) -> None:
 
 def test_a_failure_that_comes_back_goes_before_a_kill_that_was_answered(tmp_path: Path) -> None:
     run = SyntheticRun(tmp_path / "run")
-    run.begin(1)
+    run.start(1)
     run.steps(0, 60).checkpoint(50)
     run.exit("killed", 60, signum=9, returncode=-9)
     for attempt in (2, 3):
@@ -295,7 +295,7 @@ def test_an_anomaly_is_called_a_level_or_a_jump_and_a_bent_mean_is_told(tmp_path
 
 def test_a_run_that_reached_its_end_with_nan_is_not_called_overcome(tmp_path: Path) -> None:
     run = SyntheticRun(tmp_path / "run")
-    run.begin(1)
+    run.start(1)
     run.steps(0, 60)
     run.steps(61, 99, losses=dict.fromkeys(range(61, 100), NAN))
     run.exit("completed", 99, returncode=0)
@@ -315,7 +315,7 @@ def test_a_run_that_reached_its_end_with_nan_is_not_called_overcome(tmp_path: Pa
 
 def test_what_a_policy_would_have_done_is_no_treatment_and_helped_nothing(tmp_path: Path) -> None:
     run = SyntheticRun(tmp_path / "run")
-    run.begin(1)
+    run.start(1)
     run.steps(0, 60)
     run.action("rollback", 40, outcome="would_have", applied=False)
     run.event("action", step=60, name="rollback", rung=None, cause=None, cost_s=0.0,
@@ -334,7 +334,7 @@ def test_a_collapse_counts_until_the_latents_are_back(
     tmp_path: Path, last_kl: float, survived: bool
 ) -> None:
     run = SyntheticRun(tmp_path / "run")
-    run.begin(1)
+    run.start(1)
     recorder = FlightRecorder(run.rundir.steps(0), attempt=1)
     for step, kl in enumerate([5.0] * 30 + [0.0005] * 10 + [last_kl]):
         record = StepRecord(step=step, loss=1.0, loss_seen=True, observed={"kl": kl})
@@ -357,13 +357,13 @@ def test_a_collapse_counts_until_the_latents_are_back(
 
 def test_the_verdict_of_a_failure_says_where_the_script_stood(tmp_path: Path) -> None:
     hung = SyntheticRun(tmp_path / "hung")
-    hung.begin(1)
+    hung.start(1)
     hung.steps(0, 20)
     hung.event("hang_detected", step=20, frames=["get (loader.py:12)", "<module> (train.py:3)"],
                evidence=["no step for 60 s", "get (loader.py:12)"])  # fmt: skip
     hung.exit("hang", 20, evidence=("no step for 60 s; in get (loader.py:12)",))
     failed = SyntheticRun(tmp_path / "failed")
-    failed.begin(1)
+    failed.start(1)
     failed.steps(0, 20)
     failed.exit("exception", 20, evidence=("KeyError: 'x'",))
     trace = 'Traceback:\n  File "train.py", line 7, in main\n    x["x"]\n'
@@ -385,7 +385,7 @@ def test_a_loss_that_stays_far_above_its_level_is_not_called_overcome(
     tmp_path: Path, last: float, survived: bool
 ) -> None:
     run = SyntheticRun(tmp_path / "run")
-    run.begin(1)
+    run.start(1)
     run.steps(0, 120, losses={60: 5000.0} | dict.fromkeys(range(61, 121), last))
     run.event("alert", step=60, severity="critical", cause="spike", message="the loss 5000")
     run.exit("completed", 120, returncode=0)
@@ -402,7 +402,7 @@ def test_a_loss_that_stays_far_above_its_level_is_not_called_overcome(
 
 def test_steps_that_were_cut_off_are_counted(tmp_path: Path) -> None:
     run = SyntheticRun(tmp_path / "run")
-    run.begin(1)
+    run.start(1)
     run.steps(0, 20)
     path = run.rundir.steps(0)
     os.truncate(path, HEADER_BYTES + 15 * ROW.size)
@@ -414,7 +414,7 @@ def test_steps_that_were_cut_off_are_counted(tmp_path: Path) -> None:
 
 def test_a_run_in_which_no_training_was_seen_is_not_called_one(tmp_path: Path) -> None:
     run = SyntheticRun(tmp_path / "run")
-    run.begin(1)
+    run.start(1)
     run.exit("completed", None, returncode=0)
 
     facts = gather(run.finish("completed"))

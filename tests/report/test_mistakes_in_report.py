@@ -48,7 +48,7 @@ def test_each_kind_of_mistake_stands_there_once_with_its_first_step() -> None:
 def spiked(folder: Path, kind: str) -> Path:
     """A loss that has jumped, in a run in which a mistake was told before."""
     run = SyntheticRun(folder)
-    run.begin(1)
+    run.start(1)
     run.steps(0, 120, losses={60: 5000.0} | dict.fromkeys(range(61, 121), 900.0))
     run.event("alert", step=21, severity="high", category="mistake", alert_kind=kind,
               message=f"train.py:3: {kind}", fact=f"train.py:3: {kind}")  # fmt: skip

@@ -21,7 +21,7 @@ JARGON = ("MAD", "sigma", "median +", "corpus", "predictor", "K2", "e+0", "noisy
 
 def begun(root: Path) -> SyntheticRun:
     run = SyntheticRun(root)
-    run.begin(1)
+    run.start(1)
     return run
 
 
@@ -71,7 +71,7 @@ def test_the_data_that_a_restart_left_out_is_no_trouble_of_its_own(tmp_path: Pat
     for attempt in (1, 2, 3):
         if attempt > 1:
             run.event("restart", step=40, next_attempt=attempt, skip_steps=[60] * (attempt - 2))
-            run.begin(attempt, from_step=40)
+            run.start(attempt, from_step=40)
         run.steps(0 if attempt == 1 else 41, 60)
         if attempt == 3:
             run.event("update_skipped", step=60, reason="it failed there before", source="order")

@@ -76,7 +76,7 @@ def test_a_page_with_pictures_asks_for_nothing_from_outside(tmp_path: Path) -> N
 
 def test_hostile_words_of_a_run_stay_words(tmp_path: Path) -> None:
     run = SyntheticRun(tmp_path / "<b>run")
-    run.begin(1)
+    run.start(1)
     run.steps(0, 30, losses={29: NAN, 30: NAN})
     run.event("alert", step=29, severity="critical", cause="nonfinite", message=HOSTILE)
     run.action("cut_lr", 29, detail=HOSTILE, outcome=HOSTILE)

@@ -21,7 +21,7 @@ from tests.report.synthetic_run import SyntheticRun
 
 def slowed_down(root: Path) -> Path:
     run = SyntheticRun(root)
-    run.begin(1)
+    run.start(1)
     run.steps(0, 100)
     run.event("action", step=40, name="cut_lr", cause="spike", outcome="applied", applied=True)
     rates = AppliedRates(run.rundir.steps(0))
@@ -84,7 +84,7 @@ def test_many_marks_are_bands() -> None:
 
 def test_flat_panels_of_a_healthy_run_are_left_out(tmp_path: Path) -> None:
     run = SyntheticRun(tmp_path / "run")
-    run.begin(1)
+    run.start(1)
     run.steps(0, 100)
     run.event("worker_exited", cause="completed", step=99, returncode=0)
     run.finish("completed")

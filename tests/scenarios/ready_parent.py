@@ -1,6 +1,6 @@
 """``python ready_parent.py ADDRESS WORDS...``: `supervisor WORDS...`, its guardians not executed.
 
-The guardian of each worker is a fork of the process at ADDRESS (`ready_python.py`); everything
+The subreaper of each worker is a fork of the process at ADDRESS (`ready_python.py`); everything
 else is the command's own.
 """
 
@@ -32,7 +32,7 @@ def ask(address: str, request: Mapping[str, Any], descriptors: Sequence[int]) ->
 
 
 class ReadyGuardian:
-    """A guardian, as far as `GuardedProcess` uses a `subprocess.Popen`."""
+    """A subreaper, as far as `GuardedProcess` uses a `subprocess.Popen`."""
 
     def __init__(self, there: socket.socket) -> None:
         self._there = there

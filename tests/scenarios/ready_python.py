@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from supervisor.own_process import give_back
-from supervisor.parent.process import guardian
+from supervisor.parent.process import subreaper
 from supervisor.worker import __main__ as worker
 from supervisor.worker.fork_server import ReadyTorch, leave
 from tests.scenarios.ready_parent import ask
@@ -95,7 +95,7 @@ class ReadyPython:
 
 
 class _InWorker(BaseException):
-    """Raised in a fork, to be the worker without the guardian's frames below it."""
+    """Raised in a fork, to be the worker without the subreaper's frames below it."""
 
 
 def main(folder: str, told: int) -> Callable[[], int]:
@@ -152,12 +152,12 @@ def _serve(there: socket.socket) -> Callable[[], int]:
 def _guard(
     command: list[str], status: int, control: int, there: socket.socket
 ) -> Callable[[], int]:
-    """Is the guardian; returns in its child, which is the worker."""
+    """Is the subreaper; returns in its child, which is the worker."""
     os.setsid()
     there.sendall(os.getpid().to_bytes(4, "big"))
-    guardian._become_worker = _become_worker
+    subreaper._become_worker = _become_worker
     try:
-        guardian.main(status, control, command)
+        subreaper.main(status, control, command)
     except _InWorker:
         for fd in (status, control):
             os.close(fd)
@@ -167,7 +167,7 @@ def _guard(
 
 
 def _become_worker(command: list[str], mask: Iterable[int]) -> NoReturn:
-    """As the guardian's own, but nothing is executed."""
+    """As the subreaper's own, but nothing is executed."""
     os.environ["SUPERVISOR_PARENT_PID"] = str(os.getppid())
     os.setsid()
     for signum in (signal.SIGPIPE, signal.SIGXFSZ):
@@ -221,5 +221,5 @@ def _forget_tests() -> None:
 
 
 if __name__ == "__main__":
-    # Not by a variable, which a census would find.
+    # Not by a variable, which a script state would find.
     leave(main(sys.argv[1], int(sys.argv[2]))())

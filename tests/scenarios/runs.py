@@ -98,7 +98,7 @@ def supervised(
             has torch already.
     """
     given = [*QUICK, *settings, *([f"faults={faults}"] if faults else [])]
-    # That fault finds the parent above the guardian, where the process that forks is.
+    # That fault finds the parent above the subreaper, where the process that forks is.
     executed = executed or "sigterm_parent" in faults
     line = [*_command(executed), "run", "--run-dir", "run", *options]
     for setting in given:

@@ -49,7 +49,7 @@ def test_a_restart_alone_heals_corrupt_weights(tmp_path: Path) -> None:
     assert known["cost_s"] > asked["cost_s"]  # a process start, and the steps since 60
     assert float(ended.result()) < 0.6
     ring = CheckpointRing(ended.run_dir / "checkpoints", CheckpointSettings())
-    (left,) = ring.abandoned()  # what the restart left behind stays, though not its tape
+    (left,) = ring.abandoned()  # what the restart left behind stays, though not its replay log
     assert (left.step, left.meta["tape_offset"]) == (asked["fields"]["kept_step"], -1)
 
 

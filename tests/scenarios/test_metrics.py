@@ -95,7 +95,7 @@ def test_a_port_in_use_starts_nothing(tmp_path: Path) -> None:
 def test_useful_seconds_are_the_ledgers(tmp_path: Path) -> None:
     """The same run, judged live and from its directory."""
     from supervisor.parent.metrics.run_figures import Goodput
-    from supervisor.ranks import LEAD_RANK
+    from supervisor.ranks import FIRST_RANK
     from supervisor.report.facts.attempts import build_cost
     from supervisor.report.facts.run_data import load_material
     from supervisor.storage.run.rundir import RunDirectory
@@ -109,7 +109,7 @@ def test_useful_seconds_are_the_ledgers(tmp_path: Path) -> None:
     )
     run = load_material(ended.run_dir)
     goodput = Goodput()
-    with FlightReader(RunDirectory(ended.run_dir).steps(LEAD_RANK)) as reader:
+    with FlightReader(RunDirectory(ended.run_dir).steps(FIRST_RANK)) as reader:
         records, attempts = reader.records(), reader.read()["attempt"].tolist()
     for number in sorted(set(attempts)):
         for event in run.events:

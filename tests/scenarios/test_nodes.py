@@ -111,7 +111,7 @@ def codes(parents: list[subprocess.Popen[bytes]]) -> list[int]:
 def agent_of(parent: subprocess.Popen[bytes]) -> psutil.Process:
     for process in psutil.Process(parent.pid).children(recursive=True):
         line = " ".join(process.cmdline())
-        if "supervisor.agent" in line and "guardian.py" not in line:
+        if "supervisor.agent" in line and "subreaper.py" not in line:
             return process
     raise AssertionError("no agent")
 

@@ -107,7 +107,7 @@ class Live:
     def kill_worker(self) -> None:
         for child in psutil.Process(self.process.pid).children(recursive=True):
             with contextlib.suppress(psutil.Error):
-                if "--attempt" in child.cmdline() and "guardian.py" not in str(child.cmdline()):
+                if "--attempt" in child.cmdline() and "subreaper.py" not in str(child.cmdline()):
                     child.kill()
 
     def go(self) -> Ended:

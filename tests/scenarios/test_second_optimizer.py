@@ -1,4 +1,5 @@
-"""A poisoned update of an optimizer behind the lead: left out with a receipt, or only told."""
+"""A poisoned update of an optimizer behind the main optimizer: left out with a receipt, or only
+told."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import pytest
 from tests.scenarios import runs
 from tests.scenarios.runs import again, differences, plain, train_plainly
 
-# The parent above the guardian is the supervisor only where the worker is executed.
+# The parent above the subreaper is the supervisor only where the worker is executed.
 supervised = partial(runs.supervised, executed=True, settings=("checkpoint.every_steps=7",))
 
 TRAIN = """
@@ -19,7 +19,7 @@ import psutil, torch
 from torch import nn
 torch.manual_seed(0)
 model = nn.Linear(4, 1); optimizer = torch.optim.Adam(model.parameters(), 0.05)
-SUPERVISED = "guardian.py" in " ".join(psutil.Process(os.getppid()).cmdline())
+SUPERVISED = "subreaper.py" in " ".join(psutil.Process(os.getppid()).cmdline())
 
 def train(step):
     torch.manual_seed(step)

@@ -138,7 +138,7 @@ def test_an_agent_that_dies_is_named_and_no_rank_is(tmp_path: Path) -> None:
 def _agent(parent: int) -> psutil.Process:
     for process in psutil.Process(parent).children(recursive=True):
         words = process.cmdline()
-        if "supervisor.agent.__main__" in words and not any("guardian.py" in w for w in words):
+        if "supervisor.agent.__main__" in words and not any("subreaper.py" in w for w in words):
             return process
     raise AssertionError("no agent")
 

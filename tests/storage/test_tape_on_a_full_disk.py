@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.storage.steps import tape as tape_module
-from supervisor.storage.steps.tape import EntryKind, TapeWriter
-from supervisor.storage.steps.tape_reader import TapeReader
+from supervisor.storage.steps import replay_log as tape_module
+from supervisor.storage.steps.replay_log import EntryKind, ReplayLogWriter
+from supervisor.storage.steps.replay_log_reader import ReplayLogReader
 
 Fill = Callable[[bool], None]
 
 
 @pytest.fixture
 def fill(monkeypatch: pytest.MonkeyPatch) -> Fill:
-    """Makes the tape's disk full, after half of what it is given, or gives it room again."""
+    """Makes the replay log's disk full, after half of what it is given, or gives it room again."""
     full = [False]
 
     class Os:
@@ -35,7 +35,7 @@ def fill(monkeypatch: pytest.MonkeyPatch) -> Fill:
 
 
 def test_nothing_is_raised_and_nothing_is_lost(tmp_path: Path, fill: Fill) -> None:
-    writer = TapeWriter(tmp_path / "a.tape")
+    writer = ReplayLogWriter(tmp_path / "a.tape")
     writer.append(EntryKind.BOOL, b"1")
 
     fill(True)
@@ -49,7 +49,7 @@ def test_nothing_is_raised_and_nothing_is_lost(tmp_path: Path, fill: Fill) -> No
     writer.close()
     assert refused == -1
     assert end == (tmp_path / "a.tape").stat().st_size
-    reader = TapeReader(tmp_path / "a.tape", end=end)
+    reader = ReplayLogReader(tmp_path / "a.tape", end=end)
     assert reader.take(EntryKind.BOOL) == b"1"
     read = [reader.take(EntryKind.RANDOM_STATE) for _ in range(6000)]
     assert read == [bytes(100), b"tlate"] * 3000
@@ -60,7 +60,7 @@ def test_what_is_kept_in_memory_is_bounded(
     tmp_path: Path, fill: Fill, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tape_module, "_KEPT_BYTES", 1000)
-    writer = TapeWriter(tmp_path / "a.tape")
+    writer = ReplayLogWriter(tmp_path / "a.tape")
 
     fill(True)
     for _ in range(3000):

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from supervisor.training_state.census.inside_objects import FrameVariables
 from supervisor.training_state.held_values import find_held, put_back, stamps, storages
 from supervisor.training_state.plain_form import to_plain
+from supervisor.training_state.script_state.inside_objects import FrameVariables
 
 
 @dataclass

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from supervisor.training_state.census.facts import fact_of
-from supervisor.training_state.census.place import Place
 from supervisor.training_state.held_values import stamp
+from supervisor.training_state.script_state.facts import fact_of
+from supervisor.training_state.script_state.place import Place
 from supervisor.training_state.tensors import bytes_of, cloned, first_difference, local, memory_of
 
 

@@ -26,4 +26,4 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
 
     yield begin
     for live in started:
-        live.end()
+        live.stop()

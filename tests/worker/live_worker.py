@@ -81,10 +81,10 @@ class LiveWorker:
 
         setattr(owner, method, broken)
 
-    def end(self) -> None:
+    def stop(self) -> None:
         if not self._has_ended:
             self._has_ended = True
-            self.session.end(completed=True)
+            self.session.stop(completed=True)
 
     def events(self, kind: str) -> list[Mapping[str, Any]]:
         return [e for e in read_raw(self.rundir.rank_journal(0)) if e["kind"] == kind]

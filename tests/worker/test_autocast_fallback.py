@@ -12,7 +12,7 @@ from supervisor.worker.regions.patches_regions import _patch_autocast
 
 forced = [True]
 session = types.SimpleNamespace(
-    interception=types.SimpleNamespace(active=True), enters_autocast=lambda: forced[0]
+    call_state=types.SimpleNamespace(active=True), enters_autocast=lambda: forced[0]
 )
 _patch_autocast(session)
 context = torch.autocast("cpu", dtype=torch.bfloat16)

@@ -10,7 +10,7 @@ import pytest
 from supervisor.worker.core.process_signs import ExitRequest
 from tests.worker.conftest import Start
 
-ENDS = ["dispatcher", "samples", "probes", "model_scene"]
+ENDS = ["step_judge", "samples", "probes", "model_scene"]
 
 
 @pytest.mark.parametrize("error", [RuntimeError, SystemExit, KeyboardInterrupt])
@@ -25,14 +25,14 @@ def test_a_part_that_fails_keeps_nothing_else_from_being_done(
     live.steps(7)
     getattr(live.worker, part).ends = fails
 
-    live.session.end(completed=False, parts=True)
+    live.session.stop(completed=False, parts=True)
 
     assert live.checkpoints() == [6]
     said = [event["message"] for event in live.events("warning")]
     assert said == [f"at the end: {error.__name__}: of ours"]
 
 
-@pytest.mark.parametrize("piece", ["checkpointer", "tape"])
+@pytest.mark.parametrize("piece", ["checkpointer", "replay_log"])
 def test_what_cannot_be_closed_is_told_and_the_rest_is_closed(
     piece: str, tmp_path: Path, start: Start
 ) -> None:
@@ -42,7 +42,7 @@ def test_what_cannot_be_closed_is_told_and_the_rest_is_closed(
     close = part.close
     live.fail(part, "close")
 
-    live.end()
+    live.stop()
 
     close()  # an open file would trouble whatever test runs when it is collected
     assert "at the end: RuntimeError: close is broken" in [
@@ -56,11 +56,11 @@ def test_a_wish_to_leave_is_not_kept(tmp_path: Path, start: Start) -> None:
 
     live = start(tmp_path / "run")
     live.steps(3)
-    dispatcher = live.worker.dispatcher
-    dispatcher.ends = leaves  # type: ignore[method-assign]
+    step_judge = live.worker.step_judge
+    step_judge.ends = leaves  # type: ignore[method-assign]
 
     with pytest.raises(ExitRequest):
-        live.end()
+        live.stop()
 
-    del dispatcher.ends
-    live.session.end(completed=True)
+    del step_judge.ends
+    live.session.stop(completed=True)

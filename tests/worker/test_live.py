@@ -18,7 +18,7 @@ def test_each_update_leaves_one_row_with_what_was_seen(tmp_path: Path, start: St
     live = start(tmp_path / "run")
 
     live.steps(5)
-    live.end()
+    live.stop()
 
     rows = read_steps(tmp_path / "run")
     assert rows["step"].tolist() == [0, 1, 2, 3, 4]
@@ -37,7 +37,7 @@ def test_an_update_with_a_nan_loss_never_reaches_the_weights(tmp_path: Path, sta
     assert torch.equal(live.weights, before)
     live.steps(3)
     assert not torch.equal(live.weights, before)
-    live.end()
+    live.stop()
     flags = read_steps(tmp_path / "run")["flags"]
     assert [row for row in range(24) if flags[row] & UPDATE_SKIPPED] == [20]
     assert [event["step"] for event in live.events("update_skipped")] == [20]
@@ -59,10 +59,10 @@ def test_a_part_that_fails_leaves_the_training_and_the_other_parts_alone(
     tmp_path: Path, start: Start
 ) -> None:
     live = start(tmp_path / "run")
-    live.fail(live.worker.api.dispatcher, "judge")
+    live.fail(live.worker.api.step_judge, "judge")
 
     live.steps(40)
-    live.end()
+    live.stop()
 
     said = [event["message"] for event in live.events("warning")]
     assert "judging is switched off: judging failed 3 times" in said
@@ -78,7 +78,7 @@ def test_what_was_computed_before_a_forward_is_looked_for_where_a_boundary_is_lo
     monkeypatch.setattr(live_driver, "is_within_expression", lambda: looks.append(1) is not None)
 
     live.steps(60)
-    live.end()
+    live.stop()
 
     assert 0 < len(looks) < 30
 
@@ -105,11 +105,11 @@ def test_behind_a_failure_of_what_a_replay_needs_no_resume_is_exact(
     live = start(tmp_path / "run")
     live.steps(12)
     progress = live.worker.api.progress
-    assert progress.tape_is_whole
+    assert progress.can_replay
 
     live.session.hooks.now.forward(live.model, (Strange(),), {}, lambda: None)
 
-    assert not progress.tape_is_whole
+    assert not progress.can_replay
 
 
 class Strange(torch.Tensor):

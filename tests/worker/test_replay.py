@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from supervisor.storage.steps.tape_reader import TapeReader
+from supervisor.storage.steps.replay_log_reader import ReplayLogReader
 from supervisor.training_state.registry import Registry
-from supervisor.worker.core.interception_state import InterceptionState
+from supervisor.worker.core.call_state import CallState
 from supervisor.worker.core.training_hooks import TrainingHooks
 from supervisor.worker.replay import Replay
 
@@ -40,9 +40,9 @@ class _Force(nn.Module):
 
 def test_a_forward_that_asks_for_a_gradient_is_replayed() -> None:
     replay = Replay(
-        interception=InterceptionState(),
+        call_state=CallState(),
         registry=Registry(),
-        tape=TapeReader.empty(),
+        replay_log=ReplayLogReader.empty(),
         target=5,
         arrive=_arrive,
     )
@@ -60,9 +60,9 @@ def test_a_replay_gives_signs_of_life() -> None:
     model = nn.Linear(3, 2)
     optimizer = torch.optim.SGD(model.parameters())
     replay = Replay(
-        interception=InterceptionState(),
+        call_state=CallState(),
         registry=registry,
-        tape=TapeReader.empty(),
+        replay_log=ReplayLogReader.empty(),
         target=5,
         arrive=_arrive,
         heartbeat=signs.append,
@@ -80,9 +80,9 @@ def test_a_replay_gives_signs_of_life() -> None:
 def test_models_that_come_one_after_another_are_not_taken_for_each_other() -> None:
     registry = Registry()
     replay = Replay(
-        interception=InterceptionState(),
+        call_state=CallState(),
         registry=registry,
-        tape=TapeReader.empty(),
+        replay_log=ReplayLogReader.empty(),
         target=5,
         arrive=_arrive,
     )

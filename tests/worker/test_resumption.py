@@ -19,7 +19,7 @@ def test_an_attempt_goes_on_from_its_checkpoint_to_the_same_weights(
     whole.steps(30)
     killed = start(tmp_path / "run")
     killed.steps(25)
-    killed.end()
+    killed.stop()
     saved = killed.checkpoints()[-1]
 
     resumed = start(tmp_path / "run", order=WorkerOrder(attempt=2, checkpoint_step=saved))
@@ -38,7 +38,7 @@ def test_a_script_that_goes_another_way_is_not_resumed_exactly(
 ) -> None:
     killed = start(tmp_path / "run")
     killed.steps(25)
-    killed.end()
+    killed.stop()
 
     saved = killed.checkpoints()[-1]
     resumed = start(tmp_path / "run", order=WorkerOrder(attempt=2, checkpoint_step=saved))
@@ -55,7 +55,7 @@ def test_a_script_that_ends_before_its_checkpoint_has_not_trained(
 ) -> None:
     killed = start(tmp_path / "run")
     killed.steps(25)
-    killed.end()
+    killed.stop()
     saved = killed.checkpoints()[-1]
 
     resumed = start(tmp_path / "run", order=WorkerOrder(attempt=2, checkpoint_step=saved))
@@ -67,7 +67,7 @@ def test_a_script_that_ends_before_its_checkpoint_has_not_trained(
 def test_a_state_that_does_not_fit_ends_the_process(tmp_path: Path, start: Start) -> None:
     killed = start(tmp_path / "run")
     killed.steps(25)
-    killed.end()
+    killed.stop()
     saved = killed.checkpoints()[-1]
     resumed = start(tmp_path / "run", order=WorkerOrder(attempt=2, checkpoint_step=saved))
     resumed.steps(saved)

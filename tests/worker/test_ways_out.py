@@ -21,7 +21,7 @@ class Session:
     samples_at_fault = ()
     shortfall = "the script ended after 3 fast-forwarded steps"
 
-    def end(self, **_: bool) -> None:
+    def stop(self, **_: bool) -> None:
         """Nothing is left to do."""
 
 

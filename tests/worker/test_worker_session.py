@@ -23,7 +23,7 @@ def own_handlers() -> Iterator[None]:
 
 def test_sigterm_saves_at_the_next_boundary_and_leaves(tmp_path: Path, start: Start) -> None:
     live = start(tmp_path / "run")
-    live.session.begin()
+    live.session.start()
     live.steps(13)
 
     os.kill(os.getpid(), signal.SIGTERM)
@@ -36,7 +36,7 @@ def test_sigterm_saves_at_the_next_boundary_and_leaves(tmp_path: Path, start: St
 
 def test_a_second_sigterm_leaves_at_once(tmp_path: Path, start: Start) -> None:
     live = start(tmp_path / "run")
-    live.session.begin()
+    live.session.start()
     live.steps(3)
     os.kill(os.getpid(), signal.SIGTERM)
 
@@ -48,7 +48,7 @@ def test_the_first_sigterm_of_a_rank_saves_where_another_rank_was_asked_before(
     tmp_path: Path, start: Start
 ) -> None:
     live = start(tmp_path / "run")
-    live.session.begin()
+    live.session.start()
     live.steps(13)
     live.session._schedule.ask_to_leave("interrupted", "SIGTERM")  # all ranks have agreed
 
@@ -63,7 +63,7 @@ def test_a_checkpoint_that_cannot_be_saved_does_not_keep_the_process(
     tmp_path: Path, start: Start
 ) -> None:
     live = start(tmp_path / "run", ["checkpoint.every_steps=1000"])
-    live.session.begin()
+    live.session.start()
     live.steps(13)
     live.fail(live.worker.files.record, "begin_interval")
 

@@ -13,15 +13,15 @@ from supervisor.storage.run.run_state import save_order
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.worker.build import BuiltWorker
 from supervisor.worker.checkpoints.checkpoint_writer import SingleWriter
-from supervisor.worker.checkpoints.rank_writers import FollowerWriter, LeadWriter
+from supervisor.worker.checkpoints.rank_writers import FirstRankWriter, OtherRankWriter
 
 
 @pytest.mark.parametrize(
     ("place", "writer"),
     [
         (RankPlace(), SingleWriter),
-        (RankPlace(rank=0, world_size=2, local_world_size=2), LeadWriter),
-        (RankPlace(rank=1, world_size=2, local_rank=1, local_world_size=2), FollowerWriter),
+        (RankPlace(rank=0, world_size=2, local_world_size=2), FirstRankWriter),
+        (RankPlace(rank=1, world_size=2, local_rank=1, local_world_size=2), OtherRankWriter),
     ],
 )
 def test_each_rank_has_a_writer_for_its_place(
@@ -36,4 +36,4 @@ def test_each_rank_has_a_writer_for_its_place(
     worker = BuiltWorker(rundir, 1, place)
 
     assert isinstance(worker.checkpointer._writer, writer)
-    worker.session.end(completed=False)
+    worker.session.stop(completed=False)

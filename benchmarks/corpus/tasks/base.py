@@ -37,7 +37,7 @@ class Task(ABC):
     """A model with its data.
 
     Attributes:
-        module: what the lead optimizer trains.
+        module: what the main optimizer trains.
         data: see `Data`.
         observed: what a user of such a model would observe, of the last step.
         outcome: of the last step, what tells whether the training goes well (lower is better);
@@ -59,7 +59,7 @@ class Task(ABC):
         """Draws a batch and returns its loss, a scalar."""
 
     def second_half(self) -> float:
-        """What follows the lead optimizer's update; returns the losses that it sent backward."""
+        """What follows the main optimizer's update; returns the losses that it sent backward."""
         return 0.0
 
     def draw(self, high: int, count: int | None = None) -> Tensor:

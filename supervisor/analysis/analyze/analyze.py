@@ -33,7 +33,7 @@ from supervisor.analysis.explain.replay import (
 from supervisor.errors import SupervisorError, UsageError
 from supervisor.events.event import of_kind
 from supervisor.events.step_events import UpdateSkipped
-from supervisor.ranks import LEAD_RANK
+from supervisor.ranks import FIRST_RANK
 from supervisor.storage.checkpoints.checkpoints import Checkpoint, CheckpointRing
 from supervisor.storage.evidence import Capture, CaptureStore
 from supervisor.storage.files.private_files import write_json
@@ -117,7 +117,7 @@ class _Performance:
             start = self._ring.newest_verified(before_step=step + 1)
             why = self._obstacle(step, start)
             replay = self._perform(step, start, None) if not why else None
-            if replay is None or step not in replay.inspections[LEAD_RANK]:
+            if replay is None or step not in replay.inspections[FIRST_RANK]:
                 left_out[step] = why or "the replay did not reach it"
                 self._say(f"step {step}: left out: {left_out[step]}")
                 continue
@@ -168,7 +168,7 @@ class _Performance:
         first = first_of(
             {rank: finding_of({step: seen}, [step]) for rank, seen in of_ranks.items()}
         )
-        seen = of_ranks[LEAD_RANK if first.rank is None else first.rank]
+        seen = of_ranks[FIRST_RANK if first.rank is None else first.rank]
         original = _numbers_at(self._rows, step)
         recomputed = _numbers_at(replay.rows, step)
         statistics = statistics_at(self._rows, step)

@@ -21,7 +21,7 @@ from supervisor.analysis.backtest.event_files import is_events, is_wandb, read_e
 from supervisor.analysis.backtest.line_logs import is_document, read_document, read_lines
 from supervisor.analysis.backtest.log_file import LogFile, Remarks, Row, is_table, read_table
 from supervisor.errors import UsageError
-from supervisor.ranks import LEAD_RANK
+from supervisor.ranks import FIRST_RANK
 from supervisor.records import NAN, StepRecord
 
 ROWS_AT_ONCE = 2048
@@ -79,7 +79,7 @@ def read_trace(
     if path.is_dir():
         from supervisor.storage.run.rundir import RunDirectory
 
-        if RunDirectory(path).steps(LEAD_RANK).is_file():
+        if RunDirectory(path).steps(FIRST_RANK).is_file():
             yield from _read_run(path)
             return
         found = _log_in(path)
@@ -94,7 +94,7 @@ def _read_run(path: Path) -> Iterator[StepRecord]:
     from supervisor.storage.run.rundir import RunDirectory
     from supervisor.storage.steps.flight_recorder import FlightReader
 
-    with FlightReader(RunDirectory(path).steps(LEAD_RANK)) as reader:
+    with FlightReader(RunDirectory(path).steps(FIRST_RANK)) as reader:
         last = -1
         for start in range(0, reader.rows(), ROWS_AT_ONCE):
             for record in reader.records(start, start + ROWS_AT_ONCE):

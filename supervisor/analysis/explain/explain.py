@@ -54,7 +54,7 @@ from supervisor.analysis.explain.rules import (
 )
 from supervisor.codes import ExitCause
 from supervisor.errors import SupervisorError
-from supervisor.ranks import LEAD_RANK
+from supervisor.ranks import FIRST_RANK
 from supervisor.storage.files.private_files import write_json
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.flight_reader import FlightReader, read_group_steps
@@ -103,10 +103,10 @@ def explain(
 
 
 def _tell_lost_steps(rundir: RunDirectory, say: Callable[[str], None]) -> None:
-    with FlightReader(rundir.steps(LEAD_RANK)) as reader:
+    with FlightReader(rundir.steps(FIRST_RANK)) as reader:
         lost = reader.lost_rows()
     if lost:
-        say(f"{rundir.steps(LEAD_RANK)}: the file was cut, its last {lost} steps are missing")
+        say(f"{rundir.steps(FIRST_RANK)}: the file was cut, its last {lost} steps are missing")
 
 
 class _Case:

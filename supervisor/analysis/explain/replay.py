@@ -21,7 +21,7 @@ from supervisor.config import load_resolved_config, load_resolved_policy, save_r
 from supervisor.errors import RunDirectoryError, SupervisorError
 from supervisor.events.event import JournalEvent, of_kind
 from supervisor.events.state_events import Resumed
-from supervisor.ranks import LEAD_RANK, RankLaunch
+from supervisor.ranks import FIRST_RANK, RankLaunch
 from supervisor.records import WorkerOrder
 from supervisor.settings import RunSettings
 from supervisor.storage.checkpoints.checkpoints import Checkpoint
@@ -167,16 +167,16 @@ class ReplayRunner:
         if start is not None:
             shutil.copytree(start.path, copy.checkpoint(start.step), copy_function=_link_or_copy)
         for rank in range(self.state.world_size):
-            tape, copied = self._rundir.tape(rank), copy.tape(rank)
+            replay_log, copied = self._rundir.replay_log(rank), copy.replay_log(rank)
             if start is not None:
-                _copy_start(tape, copied, part_of(start, rank, self.state.world_size))
+                _copy_start(replay_log, copied, part_of(start, rank, self.state.world_size))
             for begun in (".random", ".outside"):
-                if tape.with_suffix(begun).exists():
-                    shutil.copyfile(tape.with_suffix(begun), copied.with_suffix(begun))
+                if replay_log.with_suffix(begun).exists():
+                    shutil.copyfile(replay_log.with_suffix(begun), copied.with_suffix(begun))
 
     def _run(self, copy: RunDirectory, attempt: int, timeout_s: float) -> tuple[int, bool]:
         state, output = self.state, copy.root / "output.txt"
-        line = ["--run-dir", str(copy.root), "--attempt", str(attempt), "--rank", str(LEAD_RANK)]
+        line = ["--run-dir", str(copy.root), "--attempt", str(attempt), "--rank", str(FIRST_RANK)]
         line += ["--kind", state.kind, "--target", state.script]
         if state.function:
             line += ["--function", state.function]
@@ -253,7 +253,7 @@ def _read(
 ) -> ReplayedRun:
     events: list[JournalEvent] = []
     with contextlib.suppress(OSError):
-        events = read_journal(copy.rank_journal(LEAD_RANK))
+        events = read_journal(copy.rank_journal(FIRST_RANK))
     rank, note = _first_failure(copy, attempt, ranks)
     return ReplayedRun(
         change=change,
@@ -277,7 +277,7 @@ def _first_failure(copy: RunDirectory, attempt: int, ranks: int) -> tuple[int, E
             if note is not None:
                 notes[rank] = note
     failed = [rank for rank, note in notes.items() if note.kind != "completed"]
-    first = min(failed, key=lambda rank: notes[rank].time, default=LEAD_RANK)
+    first = min(failed, key=lambda rank: notes[rank].time, default=FIRST_RANK)
     return first, notes.get(first)
 
 
@@ -318,7 +318,7 @@ def _link_or_copy(source: str, target: str) -> str:
 
 
 def _copy_start(source: Path, target: Path, start: Checkpoint) -> None:
-    """Copies the tape up to the checkpoint; the worker appends to the copy."""
+    """Copies the replay log up to the checkpoint; the worker appends to the copy."""
     left = max(0, int(start.meta.get("tape_offset", 0)))
     if not source.exists():
         return

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from supervisor.cli.options import option_values
 from supervisor.cli.options.command_parser import TRAINING_EXIT_CODES
-from supervisor.cli.options.node_seat import run_node, seat_of
+from supervisor.cli.options.node_options import node_role_of, run_node
 from supervisor.cli.options.option_values import newest_run, open_run
 from supervisor.cli.options.ranks_options import add_node_rank, add_nproc_option, ranks_again
 from supervisor.cli.options.settings_options import add_set_option, check_detectors
@@ -77,12 +77,12 @@ def continue_run(args: argparse.Namespace) -> int:
 
     state = load_run_state(rundir)
     ranks = ranks_again(args, state.ranks)
-    seat = getattr(args, "seat", None) or seat_of(args, ranks)
-    if seat is None or seat.leads:
+    node_role = getattr(args, "seat", None) or node_role_of(args, ranks)
+    if node_role is None or node_role.is_first_node:
         _check_state(args.run, state, args.resume_from)
     spec = _spec(args, rundir, state, ranks)
     _enter(state)
-    return run_node(spec, seat)
+    return run_node(spec, node_role)
 
 
 def _check_state(path: Path, state: RunState, wish: str | None) -> None:

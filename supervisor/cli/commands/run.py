@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from supervisor.cli.options import option_values
 from supervisor.cli.options.command_parser import TRAINING_EXIT_CODES
-from supervisor.cli.options.node_seat import run_node, seat_of
+from supervisor.cli.options.node_options import node_role_of, run_node
 from supervisor.cli.options.ranks_options import (
     add_ranks_options,
     check_torchruns,
@@ -164,8 +164,8 @@ def execute(args: argparse.Namespace) -> int:
     take_operators_ranks(args)
     ranks = ranks_of(args)
     _check_launcher(args)
-    args.seat = seat_of(args, ranks)
-    follows = args.seat is not None and not args.seat.leads
+    args.node_role = node_role_of(args, ranks)
+    follows = args.node_role is not None and not args.node_role.is_first_node
     if args.or_resume:
         code = completed_already(args) if follows else continue_what_lies_there(args, ranks)
         if code is not None:
@@ -195,7 +195,7 @@ def execute(args: argparse.Namespace) -> int:
         command=args.command,
         ranks=ranks,
     )
-    return run_node(spec, args.seat)
+    return run_node(spec, args.node_role)
 
 
 def _check_launcher(args: argparse.Namespace) -> None:

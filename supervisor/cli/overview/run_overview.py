@@ -14,7 +14,7 @@ from typing import Any
 from supervisor.cli.options.option_values import time_span
 from supervisor.cli.overview.run_phase import unix_time
 from supervisor.errors import RunDirectoryError
-from supervisor.ranks import LEAD_RANK
+from supervisor.ranks import FIRST_RANK
 from supervisor.records import plain
 from supervisor.storage.journal.events import count_treatments, read_journal
 from supervisor.storage.run.lease import living_holder
@@ -81,7 +81,7 @@ def overview(path: Path) -> RunOverview:
     last_step, last_loss, treatments = None, None, 0
     with (
         contextlib.suppress(OSError, RunDirectoryError),
-        FlightReader(rundir.steps(LEAD_RANK)) as reader,
+        FlightReader(rundir.steps(FIRST_RANK)) as reader,
     ):
         last_step = reader.last_step()
         last_loss = _last_loss(reader)

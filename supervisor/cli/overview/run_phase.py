@@ -18,8 +18,8 @@ from supervisor.events.run_events import (
     WorkerExited,
 )
 from supervisor.events.state_events import Resumed
-from supervisor.ranks import LEAD_RANK
-from supervisor.storage.run.boards import describe_replay, replayed_steps
+from supervisor.ranks import FIRST_RANK
+from supervisor.storage.run.mailboxes import describe_replay, replayed_steps
 from supervisor.storage.run.rundir import RunDirectory
 
 _MOMENTS = (
@@ -63,7 +63,7 @@ def _beginning(rundir: RunDirectory, event: AttemptStarted, age_s: float) -> str
     target = event.checkpoint_step
     if target is None:
         return f"starting, for {age_s:.0f} s"
-    done = replayed_steps(rundir.replayed(LEAD_RANK), unix_time(event.time))
+    done = replayed_steps(rundir.replayed(FIRST_RANK), unix_time(event.time))
     if done is None:
         return f"restarting: goes back to step {target}, for {age_s:.0f} s"
     return describe_replay(done, target, age_s)

@@ -11,7 +11,7 @@ from pathlib import Path
 from supervisor.cli.overview.run_overview import RunOverview, overview
 from supervisor.errors import CheckpointError, SupervisorError
 from supervisor.events.state_events import WarningEvent
-from supervisor.ranks import LEAD_RANK
+from supervisor.ranks import FIRST_RANK
 from supervisor.settings import CheckpointSettings
 from supervisor.storage.checkpoints.checkpoints import Checkpoint, CheckpointRing
 from supervisor.storage.journal.journal_merger import JournalMerger
@@ -167,7 +167,7 @@ def _needed(ring: CheckpointRing, run: RunOverview) -> tuple[list[Checkpoint], s
 
 def _last_written_s(rundir: RunDirectory) -> float:
     times = []
-    for path in (rundir.run_json, rundir.steps(LEAD_RANK)):  # not what `_note` writes
+    for path in (rundir.run_json, rundir.steps(FIRST_RANK)):  # not what `_note` writes
         if path.exists():
             times.append(path.stat().st_mtime)
     return max(times, default=0.0)

@@ -19,7 +19,7 @@ from supervisor.errors import ConfigError, RunDirectoryError
 from supervisor.events.event import JournalEvent, of_kind
 from supervisor.events.step_events import AlertEvent
 from supervisor.masking import mask_all
-from supervisor.ranks import LEAD_RANK
+from supervisor.ranks import FIRST_RANK
 from supervisor.records import plain
 from supervisor.report.curves.curve_document import DrawnRun, curve_document
 from supervisor.report.curves.curves import read_curves
@@ -134,7 +134,7 @@ class RunFeed:
     def _rows(self) -> int:
         with (
             contextlib.suppress(OSError, RunDirectoryError),
-            FlightReader(self._rundir.steps(LEAD_RANK)) as reader,
+            FlightReader(self._rundir.steps(FIRST_RANK)) as reader,
         ):
             return reader.rows()
         return 0

@@ -37,7 +37,7 @@ from supervisor.events.step_events import (
     UpdateSkipped,
 )
 from supervisor.first_lines import first_lines
-from supervisor.ranks import LEAD_RANK
+from supervisor.ranks import FIRST_RANK
 from supervisor.records import StepRecord
 from supervisor.risk_lines import RiskLines
 from supervisor.settings import CheckpointSettings, PolicySettings
@@ -64,7 +64,7 @@ class RunView:
     def __init__(self, rundir: RunDirectory, clock: Callable[[], float] = time.time) -> None:
         self._rundir = rundir
         self._clock = clock
-        self._reader = FlightReader(rundir.steps(LEAD_RANK))
+        self._reader = FlightReader(rundir.steps(FIRST_RANK))
         self._ring = CheckpointRing(rundir.checkpoints, CheckpointSettings())
         self._lines: RiskLines | None = None
 
@@ -158,7 +158,7 @@ class RunView:
             if left is not None and rate and training:
                 facts["left"] = f"{time_span(left / rate)} ({left} steps)"
             attempt = int(rows["attempt"][-1])
-            facts["script's bar"] = own_bar(self._rundir.log(attempt, LEAD_RANK))
+            facts["script's bar"] = own_bar(self._rundir.log(attempt, FIRST_RANK))
         if record is not None and record.memory_gib > 0:
             facts["memory"] = f"{record.memory_gib:.3g} GiB"
         facts["checkpoint"] = self._checkpoint(now_s)

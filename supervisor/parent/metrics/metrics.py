@@ -61,9 +61,9 @@ class Metrics:
             if self._figures is not None:
                 self._figures.saw(events)
             if self._file is not None:
-                self._file.begin()
+                self._file.start()
             if self._status is not None:
-                self._status.begin()
+                self._status.start()
         except Exception as error:  # whoever writes to the journal has other things to do
             self._failed.append(f"metrics: {type(error).__name__}: {error}")
 

@@ -107,7 +107,7 @@ MODE = 0o644
 
 
 class MetricsFile:
-    """Keeps `path` a few seconds old at most, from `begin` to `close`.
+    """Keeps `path` a few seconds old at most, from `start` to `close`.
 
     Args:
         path: to write.
@@ -131,7 +131,7 @@ class MetricsFile:
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Writes from now on; further calls do nothing."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._keep, name="metrics file", daemon=True)

@@ -69,7 +69,7 @@ def status_of(
 
 
 class TrainerStatus:
-    """Reports to the endpoint from `begin` to `close`, on a thread of its own.
+    """Reports to the endpoint from `start` to `close`, on a thread of its own.
 
     Args:
         environ: names the endpoint, see `is_asked`.
@@ -91,7 +91,7 @@ class TrainerStatus:
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Reports from now on; further calls do nothing."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._keep, name="trainer status", daemon=True)

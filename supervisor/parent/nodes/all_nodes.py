@@ -53,7 +53,7 @@ class AllNodes:
         self._local_ranks = range(members.local_ranks)
         self._told: dict[int, list[int]] = {}
         others = members.taking_part
-        count, host = 1 + len(others), members.seat.host
+        count, host = 1 + len(others), members.node_role.host
 
         def order(port: int) -> None:
             for member in others:
@@ -134,7 +134,7 @@ class AllNodes:
         if self._local is not None:
             self._local.resize()
 
-    def end(self, *, keep_others: bool = False) -> tuple[str, ...]:
+    def stop(self, *, keep_others: bool = False) -> tuple[str, ...]:
         """Ends all that lives, on all nodes; returns what the ranks of this one have left behind.
 
         A node that does not say in time that it is done is not counted on any more.
@@ -146,7 +146,7 @@ class AllNodes:
             member.link.send(end=True, keep=keep_others)
         left: tuple[str, ...] = ()
         if self._local is not None:
-            left = self._local.end(keep_others=keep_others)
+            left = self._local.stop(keep_others=keep_others)
         else:
             for output in self._outputs:
                 output.finish()

@@ -12,7 +12,7 @@ from typing import Any
 from supervisor.config import load_resolved_config
 from supervisor.errors import RunDirectoryError, SupervisorError, UsageError
 from supervisor.parent.nodes.member_link import MemberLink, introduce
-from supervisor.parent.nodes.seat import Seat
+from supervisor.parent.nodes.node_role import NodeRole
 from supervisor.parent.process.agent_process import AgentProcess, RankProcesses
 from supervisor.parent.process.launch import LaunchSpec
 from supervisor.parent.process.process import DEFAULT_COMMAND, worker_command
@@ -40,13 +40,13 @@ class Follower:
 
     Args:
         spec: of the run; the script and its arguments are those that the first node tells.
-        seat: of this node.
+        node_role: of this node.
     """
 
-    def __init__(self, spec: LaunchSpec, seat: Seat) -> None:
+    def __init__(self, spec: LaunchSpec, node_role: NodeRole) -> None:
         assert spec.ranks is not None
         self._spec = spec
-        self._seat = seat
+        self._node_role = node_role
         self._launch = spec.ranks
         self._rundir = RunDirectory(spec.run_dir)
         self._inbox = SignalInbox(signal_numbers(spec.settings.preemption.signals))
@@ -100,14 +100,16 @@ class Follower:
             SupervisorError: it cannot be joined in time.
             UsageError: it refuses this node.
         """
-        deadline = time.monotonic() + self._seat.join_s
-        self._teller.say(f"joining the first node at {self._seat}")
+        deadline = time.monotonic() + self._node_role.join_s
+        self._teller.say(f"joining the first node at {self._node_role}")
         why = _NOBODY
         while time.monotonic() < deadline:
             if self._inbox.sleep(_NAP_S if why != _NOBODY else 0.0):
                 return None
             try:
-                connection = socket.create_connection((self._seat.host, self._seat.port), 5.0)
+                connection = socket.create_connection(
+                    (self._node_role.host, self._node_role.port), 5.0
+                )
             except OSError as error:
                 why = error.strerror or str(error) or _NOBODY
                 continue
@@ -117,7 +119,8 @@ class Follower:
                 return link
             link.close()
         raise SupervisorError(
-            f"{self._seat}: the first node was not there for {self._seat.join_s:.0f} s ({why})"
+            f"{self._node_role}: the first node was not there for "
+            f"{self._node_role.join_s:.0f} s ({why})"
         )
 
     def _introduce(self, link: MemberLink, local_ranks: int) -> str:
@@ -206,7 +209,7 @@ class Follower:
                 keeps = bool(message.get("keep", keeps))
             self._pass_on_signals(link)
             is_over = is_over or link.is_closed
-        left = processes.end(keep_others=keeps)
+        left = processes.stop(keep_others=keeps)
         self._tell_ends(link, processes, told)
         return left
 

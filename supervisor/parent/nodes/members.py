@@ -12,7 +12,7 @@ from typing import Any
 
 from supervisor.errors import SupervisorError
 from supervisor.parent.nodes.member_link import MemberLink, ProbeFile
-from supervisor.parent.nodes.seat import Seat
+from supervisor.parent.nodes.node_role import NodeRole
 from supervisor.ranks import RankLaunch
 from supervisor.storage.run.run_state import current_versions
 
@@ -47,9 +47,9 @@ class Member:
         self.local_ranks = int(hello["local_ranks"])
         self.node_rank = int(hello["node_rank"])
         self.signals = 0
-        self.begin(0, ())
+        self.start(0, ())
 
-    def begin(self, number: int, ranks: Sequence[int]) -> None:
+    def start(self, number: int, ranks: Sequence[int]) -> None:
         """An attempt begins, in which it starts these ranks."""
         self.number = number
         self.ranks = tuple(ranks)
@@ -78,12 +78,12 @@ class Members:
     """Lets nodes join, and gathers as many as a new attempt needs.
 
     Attributes:
-        seat: of this node.
+        node_role: of this node.
         local_ranks: how many ranks it starts.
         run_id: the same for all nodes and attempts; the ranks' TORCHELASTIC_RUN_ID.
 
     Args:
-        seat: of this node; it listens there.
+        node_role: of this node; it listens there.
         launch: how many nodes take part.
         probe: what another node has to see.
         script: what all run, for those that join.
@@ -95,7 +95,7 @@ class Members:
 
     def __init__(
         self,
-        seat: Seat,
+        node_role: NodeRole,
         launch: RankLaunch,
         probe: ProbeFile,
         script: Mapping[str, Any],
@@ -105,7 +105,7 @@ class Members:
         tell: Callable[[str], None],
         warn: Callable[[str], None],
     ) -> None:
-        self.seat = seat
+        self.node_role = node_role
         self.local_ranks = local_ranks
         self.run_id = launch.rdzv_id or uuid.uuid4().hex
         self._launch = launch
@@ -128,7 +128,7 @@ class Members:
 
     def pump(self, timeout_s: float) -> None:
         """Hears what the others say; waits for something at most so long."""
-        listener = self.seat.listener
+        listener = self.node_role.listener
         assert listener is not None, "only the first parent has members"
         heard: list[Any] = [m.link for m in self._members if not m.link.is_closed]
         ready = select.select([listener, *heard, *self._strangers], [], [], timeout_s)[0]
@@ -172,16 +172,20 @@ class Members:
             now_s = time.monotonic()
             if 1 + len(self._members) != count:
                 changed_s, count = now_s, 1 + len(self._members)
-            chosen = self._chosen(ranks, is_last_call=now_s - changed_s >= self.seat.last_call_s)
+            chosen = self._chosen(
+                ranks, is_last_call=now_s - changed_s >= self.node_role.last_call_s
+            )
             if chosen is not None:
                 self._number(chosen)
                 return True
-            if now_s - began_s > self.seat.join_s:
+            if now_s - began_s > self.node_role.join_s:
                 raise NodesMissing(self._too_few(count))
             if now_s - told_s >= _TELL_EVERY_S:
                 told_s = now_s
                 wanted = self._launch.nnodes
-                self._tell(f"waiting at {self.seat} for the other nodes: {count} of {wanted} here")
+                self._tell(
+                    f"waiting at {self.node_role} for the other nodes: {count} of {wanted} here"
+                )
             if look():
                 return False
 
@@ -208,8 +212,8 @@ class Members:
             member.link.send(over=code, said=said)
 
     def close(self) -> None:
-        if self.seat.listener is not None:
-            self.seat.listener.close()
+        if self.node_role.listener is not None:
+            self.node_role.listener.close()
         for link in (*(member.link for member in self._members), *self._strangers):
             link.close()
         with contextlib.suppress(OSError):
@@ -217,19 +221,19 @@ class Members:
 
     def _too_few(self, count: int) -> str:
         return (
-            f"{count} of {self._launch.nnodes} nodes are here after {self.seat.join_s:.0f} s: "
+            f"{count} of {self._launch.nnodes} nodes are here after {self.node_role.join_s:.0f} s: "
             "start the same command on the others, then continue the run"
         )
 
     def _number(self, chosen: Sequence[Member]) -> None:
         first = self.local_ranks
         for number, member in enumerate(chosen, start=1):
-            member.begin(number, range(first, first + member.local_ranks))
+            member.start(number, range(first, first + member.local_ranks))
             first += member.local_ranks
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
-            connection, _ = self.seat.listener.accept()  # type: ignore[union-attr]
+            connection, _ = self.node_role.listener.accept()  # type: ignore[union-attr]
             link = MemberLink(connection)
             link.send(probe=self._probe.name)
             self._strangers[link] = time.monotonic()

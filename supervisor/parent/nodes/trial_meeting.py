@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from supervisor.parent.nodes.member_link import MemberLink, ProbeFile, introduce
 from supervisor.parent.nodes.members import Members, NodesMissing
-from supervisor.parent.nodes.seat import Seat, take_seat
+from supervisor.parent.nodes.node_role import NodeRole, take_node_role
 from supervisor.ranks import RankLaunch
 from supervisor.storage.run.rundir import RunDirectory
 
@@ -43,29 +43,31 @@ def meet(launch: RankLaunch, rundir: RunDirectory, say: Callable[[str], None]) -
     Raises:
         UsageError: an option is missing or cannot be, or the port is taken on the first node.
     """
-    seat = take_seat(launch)
-    if not seat.leads:
-        return _follow(seat, launch, rundir, say)
+    node_role = take_node_role(launch)
+    if not node_role.is_first_node:
+        return _follow(node_role, launch, rundir, say)
     try:
-        return _lead(seat, launch, rundir, say)
+        return _first_node(node_role, launch, rundir, say)
     finally:
         for folder in (rundir.nodes, rundir.root):
             with contextlib.suppress(OSError):  # not empty: a run's
                 folder.rmdir()
 
 
-def _lead(
-    seat: Seat, launch: RankLaunch, rundir: RunDirectory, say: Callable[[str], None]
+def _first_node(
+    node_role: NodeRole, launch: RankLaunch, rundir: RunDirectory, say: Callable[[str], None]
 ) -> TrialMeeting:
     refusals: list[str] = []
     try:
         probe = ProbeFile(rundir)
     except OSError as error:
-        assert seat.listener is not None
-        seat.listener.close()
-        return TrialMeeting(place=str(seat), missed=f"{rundir.root}: {error.strerror or error}")
+        assert node_role.listener is not None
+        node_role.listener.close()
+        return TrialMeeting(
+            place=str(node_role), missed=f"{rundir.root}: {error.strerror or error}"
+        )
     members = Members(
-        seat,
+        node_role,
         launch,
         probe,
         {"name": TARGET},
@@ -77,23 +79,23 @@ def _lead(
     try:
         members.gather(lambda: bool(refusals))
         members.over(1 if refusals else 0, "; ".join(refusals))
-        return TrialMeeting(place=str(seat), refused="; ".join(refusals))
+        return TrialMeeting(place=str(node_role), refused="; ".join(refusals))
     except NodesMissing as error:
         members.over(1, str(error))
-        return TrialMeeting(place=str(seat), missed=str(error))
+        return TrialMeeting(place=str(node_role), missed=str(error))
     finally:
         members.close()
 
 
 def _follow(
-    seat: Seat, launch: RankLaunch, rundir: RunDirectory, say: Callable[[str], None]
+    node_role: NodeRole, launch: RankLaunch, rundir: RunDirectory, say: Callable[[str], None]
 ) -> TrialMeeting:
-    say(f"joining the first node at {seat}")
-    deadline = time.monotonic() + seat.join_s
+    say(f"joining the first node at {node_role}")
+    deadline = time.monotonic() + node_role.join_s
     why = "nobody answers there"
     while time.monotonic() < deadline:
         try:
-            link = MemberLink(socket.create_connection((seat.host, seat.port), 5.0))
+            link = MemberLink(socket.create_connection((node_role.host, node_role.port), 5.0))
         except OSError as error:
             why = error.strerror or str(error) or why
             time.sleep(_NAP_S)
@@ -101,22 +103,22 @@ def _follow(
         try:
             answer = introduce(link, rundir, launch, local_ranks=1, target=TARGET)
             if answer.refused:
-                return TrialMeeting(place=str(seat), refused=answer.refused)
+                return TrialMeeting(place=str(node_role), refused=answer.refused)
             if answer.welcome is not None:
-                return _until_over(link, seat, deadline)
+                return _until_over(link, node_role, deadline)
         finally:
             link.close()
         why = answer.why_not
         time.sleep(_NAP_S)
-    return TrialMeeting(place=str(seat), missed=f"the first node was not there ({why})")
+    return TrialMeeting(place=str(node_role), missed=f"the first node was not there ({why})")
 
 
-def _until_over(link: MemberLink, seat: Seat, deadline: float) -> TrialMeeting:
+def _until_over(link: MemberLink, node_role: NodeRole, deadline: float) -> TrialMeeting:
     while time.monotonic() < deadline:
         message = link.take_one(_LOOK_S) or {}
         if "over" in message:
             missed = str(message.get("said", "")) if message["over"] else ""
-            return TrialMeeting(place=str(seat), missed=missed)
+            return TrialMeeting(place=str(node_role), missed=missed)
         if not message and link.is_closed:
             break
-    return TrialMeeting(place=str(seat), missed="the first node was gone before all had come")
+    return TrialMeeting(place=str(node_role), missed="the first node was gone before all had come")

@@ -16,7 +16,7 @@ from supervisor.errors import UsageError
 from supervisor.own_process import IS_RANK, command, worker_environment
 from supervisor.parent.process.family import Family
 from supervisor.parent.process.process import KILL_S, GuardedProcess
-from supervisor.parent.process.side_processes import Rescued, RescueProcess
+from supervisor.parent.process.side_processes import SavedForDeadRanks, SaveForDeadRanks
 from supervisor.parent.process.signals import to_send
 from supervisor.parent.terminal.output import OutputPump
 from supervisor.ranks import NodePlace, RankLaunch
@@ -29,7 +29,7 @@ _READY_S = 300.0
 
 class AgentProcess:
     """One a run and node, for all attempts: one that has ended is started again (`revive`). Its
-    guardian ends it and all ranks when we are gone.
+    subreaper ends it and all ranks when we are gone.
 
     Attributes:
         local_ranks: how many ranks it starts on this node.
@@ -64,7 +64,7 @@ class AgentProcess:
             os.close(reports)
         self._unread = b""
         self.kept = KeptMemory(0)
-        self._rescue: RescueProcess | None = None
+        self._save_for_dead: SaveForDeadRanks | None = None
         ready = self.next_report(_READY_S)
         if ready is None or "local_ranks" not in ready:
             self.close()
@@ -87,7 +87,7 @@ class AgentProcess:
 
     @property
     def family(self) -> Family:
-        return Family(self._process.pid, self._process.guardian_pid)
+        return Family(self._process.pid, self._process.subreaper_pid)
 
     @property
     def is_alive(self) -> bool:
@@ -122,27 +122,27 @@ class AgentProcess:
             return self.next_report(max(0.0, deadline - time.monotonic()))
         return found if isinstance(found, dict) else None
 
-    def begin_rescue(self, rundir: RunDirectory) -> None:
+    def start_save_for_dead(self, rundir: RunDirectory) -> None:
         """A rank has failed: what all kept will be written, if it is worth it. May be called again.
 
-        If it cannot be begun, `rescue` says so.
+        If it cannot be begun, `save_for_dead` says so.
         """
-        if self._rescue is None and self.kept.newest_step() is not None:
+        if self._save_for_dead is None and self.kept.newest_step() is not None:
             with contextlib.suppress(OSError):
-                self._rescue = RescueProcess(rundir, self.kept.places)
+                self._save_for_dead = SaveForDeadRanks(rundir, self.kept.places)
 
-    def rescue(self, step: int) -> Rescued | str:
+    def save_for_dead(self, step: int) -> SavedForDeadRanks | str:
         """Returns what was saved of what the ranks kept at `step`, or why nothing was."""
-        if self._rescue is None:
+        if self._save_for_dead is None:
             return "the process that writes it cannot be started"
-        process, self._rescue = self._rescue, None
+        process, self._save_for_dead = self._save_for_dead, None
         return process.save(step)
 
-    def end_rescue(self) -> None:
+    def stop_save_for_dead(self) -> None:
         """Nothing more is to be saved of these ranks."""
-        if self._rescue is not None:
-            self._rescue.end()
-            self._rescue = None
+        if self._save_for_dead is not None:
+            self._save_for_dead.stop()
+            self._save_for_dead = None
         self.kept.clear()
 
     def kill(self) -> None:
@@ -155,7 +155,7 @@ class AgentProcess:
             with contextlib.suppress(OSError):
                 os.close(fd)
         self._process.dismiss(keep=False)
-        self.end_rescue()
+        self.stop_save_for_dead()
         self.kept.close()
 
 
@@ -204,7 +204,7 @@ class RankProcesses:
             str(rank): [f"/proc/{me}/fd/{output.stdout}", f"/proc/{me}/fd/{output.stderr}"]
             for rank, output in enumerate(outputs)
         }
-        agent.end_rescue()
+        agent.stop_save_for_dead()
         # What ranks of several nodes keep lies in the memory of several machines.
         kept = dict(agent.kept.places) if place.count == 1 else {}
         agent.order(command=list(line), streams=streams, kept=kept, node=dataclasses.asdict(place))
@@ -279,12 +279,12 @@ class RankProcesses:
             output.copy_window_size()
         self.send(signal.SIGWINCH)
 
-    def end(self, *, keep_others: bool = False) -> tuple[str, ...]:
+    def stop(self, *, keep_others: bool = False) -> tuple[str, ...]:
         """Kills those that live and ends what they have started; returns which."""
         if not self.wait(0.0):
             self.send(signal.SIGKILL)
             self.wait(KILL_S)
-        left = () if keep_others else self.family.end()
+        left = () if keep_others else self.family.stop()
         for output in self._outputs:
             output.finish()
         return left

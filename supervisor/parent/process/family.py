@@ -22,19 +22,19 @@ _COPY_LOOKS = 10
 class Family:
     """Knows the descendants of one worker, by process number and start time.
 
-    The kernel gives orphans to the guardian, so that all are found below it, daemons included.
+    The kernel gives orphans to the subreaper, so that all are found below it, daemons included.
     Elsewhere those in the worker's own session are found.
     """
 
-    def __init__(self, worker_pid: int, guardian_pid: int) -> None:
+    def __init__(self, worker_pid: int, subreaper_pid: int) -> None:
         self._worker_pid = worker_pid
-        self._guardian_pid = guardian_pid
+        self._subreaper_pid = subreaper_pid
         self._known: set[psutil.Process] = set()
 
     def look(self) -> None:
         """Notes the present descendants; called from time to time while the worker lives."""
         with contextlib.suppress(psutil.Error):
-            found = psutil.Process(self._guardian_pid).children(recursive=True)
+            found = psutil.Process(self._subreaper_pid).children(recursive=True)
             others = {process for process in found if process.pid != self._worker_pid}
             self._known = {process for process in self._known if process.is_running()} | others
 
@@ -88,7 +88,7 @@ class Family:
             time.sleep(_NAP_S)
         return sorted(ended)
 
-    def end(self) -> tuple[str, ...]:
+    def stop(self) -> tuple[str, ...]:
         """Ends processes left after the worker: SIGTERM, then SIGKILL; returns their names."""
         # Some end by themselves when the worker does, such as multiprocessing's resource tracker.
         left = _wait(self._all(), _OWN_END_S)

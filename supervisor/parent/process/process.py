@@ -1,6 +1,6 @@
 """One worker process: starts in its own session, ends with all its descendants.
 
-A worker process and its guardian, as the parent sees them.
+A worker process and its subreaper, as the parent sees them.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from supervisor.parent.process.family import Family
 from supervisor.parent.process.launch import LaunchSpec
 from supervisor.parent.process.signals import to_send
 from supervisor.parent.terminal.output import OutputPump
-from supervisor.ranks import LEAD_RANK
+from supervisor.ranks import FIRST_RANK
 
-_GUARDIAN = Path(__file__).with_name("guardian.py")
+_SUBREAPER = Path(__file__).with_name("subreaper.py")
 _LEAVES_S = 10.0
-"""Longer than the guardian takes to end what is left."""
+"""Longer than the subreaper takes to end what is left."""
 
 
 class GuardedProcess:
-    """The process that `guardian.py` starts: its number, its end, and its descendants.
+    """The process that `subreaper.py` starts: its number, its end, and its descendants.
 
     Attributes:
         pid: of the process itself.
-        guardian_pid: of the guardian, the ancestor of all its descendants.
+        subreaper_pid: of the subreaper, the ancestor of all its descendants.
     """
 
     def __init__(
@@ -53,9 +53,9 @@ class GuardedProcess:
         self._returncode: int | None = None
         self._status, status = os.pipe()
         control, self._control = os.pipe()
-        line = [sys.executable, "-I", "-S", str(_GUARDIAN), str(status), str(control), *command]
+        line = [sys.executable, "-I", "-S", str(_SUBREAPER), str(status), str(control), *command]
         try:
-            self._guardian = subprocess.Popen(
+            self._subreaper = subprocess.Popen(
                 line,
                 stdin=stdin,
                 stdout=stdout,
@@ -70,7 +70,7 @@ class GuardedProcess:
         finally:
             os.close(status)
             os.close(control)
-        self.guardian_pid = self._guardian.pid
+        self.subreaper_pid = self._subreaper.pid
         self.pid = self._first_word()
         self._pidfd = _open_pidfd(self.pid)
 
@@ -99,20 +99,20 @@ class GuardedProcess:
         return True
 
     def dismiss(self, *, keep: bool) -> None:
-        """Ends the guardian and, unless `keep`, all descendants of the process."""
+        """Ends the subreaper and, unless `keep`, all descendants of the process."""
         if keep:
             with contextlib.suppress(OSError):
                 os.write(self._control, b"keep\n")
         self._close()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._guardian.wait(_LEAVES_S)
+            self._subreaper.wait(_LEAVES_S)
 
     def _first_word(self) -> int:
         while b"\n" not in self._told:
             data = os.read(self._status, 4096)
             if not data:
                 self.dismiss(keep=False)
-                raise OSError(0, "the worker's guardian could not be started")
+                raise OSError(0, "the worker's subreaper could not be started")
             self._told += data
         line, _, self._told = self._told.partition(b"\n")
         return int(line.partition(b" ")[2])
@@ -131,7 +131,7 @@ class GuardedProcess:
             if word == b"ended":
                 self._returncode = int(number)
         if not data and self._returncode is None:
-            # The guardian was killed, and the kernel kills the worker with it.
+            # The subreaper was killed, and the kernel kills the worker with it.
             self._returncode = -signal.SIGKILL
 
     def _close(self) -> None:
@@ -184,14 +184,14 @@ class Processes(Protocol):
 
     def resize(self) -> None: ...
 
-    def end(self, *, keep_others: bool = False) -> tuple[str, ...]: ...
+    def stop(self, *, keep_others: bool = False) -> tuple[str, ...]: ...
 
 
 class WorkerProcess:
     """One rank of one attempt.
 
-    In its own session signals such as the terminal's Ctrl-C reach it only through us. Its guardian
-    (`guardian.py`) ends it and all its descendants when we are gone.
+    In its own session signals such as the terminal's Ctrl-C reach it only through us. Its subreaper
+    (`subreaper.py`) ends it and all its descendants when we are gone.
     """
 
     lost: Mapping[int, str] = {}
@@ -219,8 +219,8 @@ class WorkerProcess:
             stderr=output.stderr,
             env=worker_environment(),
         )
-        self.signals_sent: dict[int, list[int]] = {LEAD_RANK: []}
-        self.family = Family(self.pid, self._process.guardian_pid)
+        self.signals_sent: dict[int, list[int]] = {FIRST_RANK: []}
+        self.family = Family(self.pid, self._process.subreaper_pid)
         output.start()
 
     @property
@@ -235,13 +235,13 @@ class WorkerProcess:
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        return (LEAD_RANK,)
+        return (FIRST_RANK,)
 
     @property
     def codes(self) -> Mapping[int, int]:
         """Rank → how it ended, if it has; negative after a signal."""
         code = self.returncode
-        return {} if code is None else {LEAD_RANK: code}
+        return {} if code is None else {FIRST_RANK: code}
 
     def wait(self, timeout_s: float) -> bool:
         """Returns whether it has ended, after at most `timeout_s`."""
@@ -250,20 +250,20 @@ class WorkerProcess:
     def send(self, signum: int, *, but: Collection[int] = ()) -> None:
         sent = to_send(self.pid, signum)
         if sent is not None and not but and self._process.send(sent):
-            self.signals_sent[LEAD_RANK].append(sent)
+            self.signals_sent[FIRST_RANK].append(sent)
 
     def resize(self) -> None:
         """Tells the worker that the user's terminal was resized."""
         self._output.copy_window_size()
         self._process.send(signal.SIGWINCH)
 
-    def end(self, *, keep_others: bool = False) -> tuple[str, ...]:
+    def stop(self, *, keep_others: bool = False) -> tuple[str, ...]:
         """Kills it if it lives and ends its descendants, unless `keep_others`; returns which."""
         if not self._process.wait(0.0):
             self.family.look()
             self.send(signal.SIGKILL)
             self._process.wait(KILL_S)
-        left = () if keep_others else self.family.end()
+        left = () if keep_others else self.family.stop()
         self._process.dismiss(keep=keep_others)
         self._output.finish()
         return left

@@ -114,7 +114,7 @@ class LivePictures:
             start_new_session=True,  # a Ctrl-C is for the training
         )
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """Waits for a drawing under way, or ends it. Called once, after the run."""
         process, self._process = self._process, None
         if process is None:
@@ -132,7 +132,7 @@ _LEAVES_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rescued:
+class SavedForDeadRanks:
     """A checkpoint that was made of them; see `CheckpointSaved`."""
 
     step: int
@@ -141,7 +141,7 @@ class Rescued:
     seconds: float
 
 
-class RescueProcess:
+class SaveForDeadRanks:
     """Started when a rank has failed, so that it has imported torch when the others have ended."""
 
     def __init__(self, rundir: RunDirectory, places: Mapping[str, list[str]]) -> None:
@@ -157,7 +157,7 @@ class RescueProcess:
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the process)
         order = {"run_dir": str(rundir.root), "places": dict(places)}
         self._process = subprocess.Popen(
-            [*command("supervisor.worker.rescue"), json.dumps(order)],
+            [*command("supervisor.worker.save_for_dead_ranks"), json.dumps(order)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._said,
@@ -165,7 +165,7 @@ class RescueProcess:
             start_new_session=True,  # a Ctrl-C that ends the training must not cost its state
         )
 
-    def save(self, step: int) -> Rescued | str:
+    def save(self, step: int) -> SavedForDeadRanks | str:
         """Returns what was saved, or why nothing was. Called once; never raises.
 
         Args:
@@ -176,7 +176,7 @@ class RescueProcess:
             told = json.loads((output.strip().splitlines() or ["{}"])[-1])
             if "problem" in told:
                 return str(told["problem"])
-            return Rescued(**told)
+            return SavedForDeadRanks(**told)
         except subprocess.TimeoutExpired:
             return f"it took longer than {TIMEOUT_S:.0f} s"
         except (OSError, ValueError, TypeError):
@@ -184,9 +184,9 @@ class RescueProcess:
             said = self._said.read().decode(errors="replace").strip().splitlines()
             return (said[-1] if said else "the process that writes it has failed")[:_SHOWN]
         finally:
-            self.end()
+            self.stop()
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """It is not needed, or has done its work."""
         for stream in (self._process.stdin, self._process.stdout):
             with contextlib.suppress(OSError):
@@ -227,7 +227,7 @@ class StepLogProcess:
             return None
         return self._ended()
 
-    def end(self) -> str | None:
+    def stop(self) -> str | None:
         """Waits until the last steps are logged; returns what went wrong, if anything did."""
         process = self._process
         if process is None:

@@ -16,7 +16,7 @@ from supervisor.codes import ExitSign, OutsideCause
 from supervisor.parent.process.signals import ANNOUNCING
 from supervisor.parent.restarts import failure_signs
 from supervisor.parent.watching.collective_records import SilentRank, find_hanging_rank
-from supervisor.ranks import LEAD_RANK
+from supervisor.ranks import FIRST_RANK
 from supervisor.records import ExitCause, WorkerExit
 from supervisor.storage.run.exit_notes import ExitNote, bytes_asked_for, sign_of
 
@@ -58,7 +58,7 @@ class ProcessEnding:
     """
 
     returncode: int
-    rank: int = LEAD_RANK
+    rank: int = FIRST_RANK
     note: ExitNote | None = None
     last_step: int | None = None
     has_stepped: bool = False

@@ -19,7 +19,7 @@ from supervisor.parent.watching.collective_records import (
 )
 from supervisor.parent.watching.rank_watch import RankWatch
 from supervisor.settings import WatchdogSettings
-from supervisor.storage.run.boards import stacks_signal
+from supervisor.storage.run.mailboxes import stacks_signal
 from supervisor.storage.run.rundir import RunDirectory
 
 # A hung worker seldom answers SIGTERM; one that wakes up can still close its files.

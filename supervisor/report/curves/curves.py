@@ -8,7 +8,7 @@ from itertools import islice
 
 import numpy as np
 
-from supervisor.ranks import LEAD_RANK
+from supervisor.ranks import FIRST_RANK
 from supervisor.report.facts.run_data import RunData
 from supervisor.report.facts.step_table import (
     BUCKETS,
@@ -69,7 +69,7 @@ def read_curves(
     *,
     first_step: float = -np.inf,
     last_step: float = np.inf,
-    rank: int = LEAD_RANK,
+    rank: int = FIRST_RANK,
 ) -> Curves:
     """Reads curves of a run, which may go on meanwhile.
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from supervisor.ranks import LEAD_RANK
+from supervisor.ranks import FIRST_RANK
 from supervisor.report.facts import figures as palette
 from supervisor.report.facts.step_table import Floats
 from supervisor.storage.run.rundir import RunDirectory
@@ -49,7 +49,7 @@ class Course:
 
 def read_courses(root: Path) -> dict[str, Course]:
     """Returns name → course of everything that rank 0 observed; empty if nothing can be read."""
-    path = RunDirectory(root).steps(LEAD_RANK)
+    path = RunDirectory(root).steps(FIRST_RANK)
     try:
         with FlightReader(path) as reader:
             rows = reader.rows()

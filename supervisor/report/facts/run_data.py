@@ -19,7 +19,7 @@ from omegaconf import OmegaConf
 
 from supervisor.errors import RunDirectoryError
 from supervisor.events.event import E, JournalEvent, of_kind
-from supervisor.ranks import LEAD_RANK
+from supervisor.ranks import FIRST_RANK
 from supervisor.report.facts.crash_report import Excerpt
 from supervisor.report.facts.figures import integer, moment, number
 from supervisor.report.facts.observed_values import Course, read_courses
@@ -241,7 +241,7 @@ def _order(event: JournalEvent) -> float:
 
 def _steps(rundir: RunDirectory, reader: _Reader, ranks: int) -> StepTable:
     """What all ranks have recorded, as it was judged."""
-    path = rundir.steps(LEAD_RANK)
+    path = rundir.steps(FIRST_RANK)
     if not path.exists():
         return empty_step_table()
     with contextlib.suppress(RunDirectoryError, OSError), FlightReader(path) as recorder:
@@ -316,7 +316,7 @@ def _stacks(rundir: RunDirectory, reader: _Reader) -> list[Excerpt]:
 
 def _log_tail(rundir: RunDirectory, reader: _Reader) -> Excerpt | None:
     logs = sorted(
-        (rundir.root / "logs").glob(f"attempt_*/rank_{LEAD_RANK}.log"),
+        (rundir.root / "logs").glob(f"attempt_*/rank_{FIRST_RANK}.log"),
         key=lambda path: integer(path.parent.name.rpartition("_")[2]) or 0,
     )
     if not logs:

@@ -217,9 +217,9 @@ class CheckpointRing:
                     self._rewrite(dataclasses.replace(checkpoint, abandoned=False))
 
     def leave_course(self, step: int) -> None:
-        """Notes that the run continues from `step`, where its tape now ends.
+        """Notes that the run continues from `step`, where its replay log now ends.
 
-        A resume from a later, abandoned checkpoint can only be approximate (`tape_offset` -1).
+        A resume from a later, abandoned checkpoint can only be approximate (`replay_offset` -1).
         """
         with self._lock, told_refusals(self.folder):
             for checkpoint in self.abandoned():

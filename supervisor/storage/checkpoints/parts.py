@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.errors import CheckpointDamaged, CheckpointError
-from supervisor.ranks import LEAD_RANK
+from supervisor.ranks import FIRST_RANK
 from supervisor.storage.checkpoints.checkpoint_files import stage
 from supervisor.storage.checkpoints.manifest import (
     MANIFEST,
@@ -93,7 +93,7 @@ def ranks_of(checkpoint: Checkpoint) -> int:
 def metas_of(checkpoint: Checkpoint) -> dict[int, Mapping[str, Any]]:
     """Returns what each rank has told of its part: rank → meta."""
     others = checkpoint.meta.get(RANKS) or {}
-    return {LEAD_RANK: checkpoint.meta, **{int(rank): meta for rank, meta in others.items()}}
+    return {FIRST_RANK: checkpoint.meta, **{int(rank): meta for rank, meta in others.items()}}
 
 
 def part_of(checkpoint: Checkpoint, rank: int, world_size: int) -> Checkpoint:
@@ -110,7 +110,7 @@ def part_of(checkpoint: Checkpoint, rank: int, world_size: int) -> Checkpoint:
         )
     if others is None:
         return checkpoint
-    meta = checkpoint.meta if rank == LEAD_RANK else others[str(rank)]
+    meta = checkpoint.meta if rank == FIRST_RANK else others[str(rank)]
     return dataclasses.replace(checkpoint, path=checkpoint.path / rank_folder(rank), meta=meta)
 
 

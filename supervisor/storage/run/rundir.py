@@ -67,13 +67,13 @@ class RunDirectory:
     def steps(self, rank: int) -> Path:
         return self.root / "steps" / f"rank_{rank}.steps"
 
-    def tape(self, rank: int) -> Path:
+    def replay_log(self, rank: int) -> Path:
         """What a fast-forward needs to know about the steps before a checkpoint."""
         return self.root / "tape" / f"rank_{rank}.tape"
 
     def outside(self, rank: int) -> Path:
         """What the script has drawn from the system's entropy and clocks."""
-        return self.tape(rank).with_suffix(".outside")
+        return self.replay_log(rank).with_suffix(".outside")
 
     def alive(self, rank: int) -> Path:
         """Where a worker counts what is progress but no step: batches, evaluation, checkpoints."""
@@ -146,7 +146,7 @@ class RunDirectory:
         """What NCCL's own dumps begin with; the rank's number follows."""
         return self.root / "logs" / f"attempt_{attempt}" / "nccl_trace_rank_"
 
-    def board(self, attempt: int, node: int) -> Path:
+    def mailbox(self, attempt: int, node: int) -> Path:
         """By which the ranks of a node agree on each step of an attempt."""
         return self.root / "board" / f"attempt_{attempt}_node_{node}"
 

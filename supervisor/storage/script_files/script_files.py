@@ -344,7 +344,7 @@ class ScriptFiles:
         if self._made or self._changes:
             self.continue_at(self.interval + 1, set())
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """The run is completed: nothing will be restored any more."""
         self._drop_versions(lambda number, _: True)
 

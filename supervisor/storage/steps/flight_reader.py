@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from supervisor.errors import RunDirectoryError
-from supervisor.ranks import LEAD_RANK
+from supervisor.ranks import FIRST_RANK
 from supervisor.records import StepRecord
 from supervisor.storage.files.json_files import parse_json
 from supervisor.storage.run.rundir import RunDirectory
@@ -181,7 +181,7 @@ class FlightReader:
 
 def read_steps(
     run: Path | str | RunDirectory,
-    rank: int = LEAD_RANK,
+    rank: int = FIRST_RANK,
     *,
     all_attempts: bool = False,
     fields: Sequence[str] | None = None,
@@ -268,8 +268,8 @@ def read_group_steps(
     Raises:
         RunDirectoryError: there are none, or they cannot be read.
     """
-    lead = read_steps(rundir, LEAD_RANK, all_attempts=all_attempts, fields=fields)
-    found = [lead]
+    main = read_steps(rundir, FIRST_RANK, all_attempts=all_attempts, fields=fields)
+    found = [main]
     for rank in range(1, ranks):
         try:
             found.append(read_steps(rundir, rank, all_attempts=all_attempts, fields=fields))
@@ -277,7 +277,7 @@ def read_group_steps(
             if only_common:
                 raise
     trained = [rows for rows in found if len(rows)]
-    return join_steps(trained, only_common=only_common) if len(trained) > 1 else (*trained, lead)[0]
+    return join_steps(trained, only_common=only_common) if len(trained) > 1 else (*trained, main)[0]
 
 
 def join_steps(ranks: Sequence[np.ndarray], *, only_common: bool = True) -> np.ndarray:

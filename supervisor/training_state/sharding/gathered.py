@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from supervisor.errors import CheckpointDamaged, CheckpointError
-from supervisor.ranks import LEAD_RANK, RankPlace
+from supervisor.ranks import FIRST_RANK, RankPlace
 from supervisor.storage.checkpoints.checkpoints import Checkpoint
 from supervisor.storage.checkpoints.parts import part_of, ranks_of
 from supervisor.training_state.replicas import with_replicated
@@ -265,8 +265,8 @@ def read_rank_state(checkpoint: Checkpoint, place: RankPlace) -> dict[str, Any]:
     """
     part = part_of(checkpoint, place.rank, place.world_size)
     state = read_state(part.path)
-    if not place.leads:
-        first = read_state(part_of(checkpoint, LEAD_RANK, place.world_size).path)
+    if not place.is_first_rank:
+        first = read_state(part_of(checkpoint, FIRST_RANK, place.world_size).path)
         state = with_replicated(state, first)
     return state
 

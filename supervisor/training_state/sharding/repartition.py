@@ -14,12 +14,12 @@ from torch import nn
 from torch.optim import Optimizer
 
 from supervisor.errors import CheckpointError
-from supervisor.training_state.census.reach import Reach
 from supervisor.training_state.model_state import named_parts, named_tensors
 from supervisor.training_state.optimizer_state import optimizer_parameters
 from supervisor.training_state.owners import find_owners
-from supervisor.training_state.plain_form import misfit, to_plain
+from supervisor.training_state.plain_form import restore_problem, to_plain
 from supervisor.training_state.registry import Registry
+from supervisor.training_state.script_state.reach import Reach
 from supervisor.training_state.sharding.gathered import (
     GatheredOptimizer,
     GatheredState,
@@ -349,7 +349,7 @@ def put_back_held(gathered: GatheredState, frames: Any) -> list[str]:
             value, live = waiting.get(place.path), place.value
             if isinstance(value, torch.Tensor) and isinstance(live, torch.Tensor):
                 part = piece_of(value, live)
-                if local(live).shape == part.shape and not misfit(local(live), part):
+                if local(live).shape == part.shape and not restore_problem(local(live), part):
                     write_into(live, part)
                     del waiting[place.path]
     return [f"{path}: not put back" for path in sorted(waiting)[:_NAMED]]

@@ -12,7 +12,7 @@ from supervisor.events.state_events import StateFound
 from supervisor.held_memory import HeldMemory, leave_no_holes, return_to_system
 from supervisor.storage.checkpoints.retention import most_kept
 from supervisor.storage.script_files.script_files import ScriptFiles
-from supervisor.storage.steps.tape import TapeWriter
+from supervisor.storage.steps.replay_log import ReplayLogWriter
 from supervisor.training_state.snapshot import SnapshotRing
 from supervisor.worker.checkpoints.checkpoint_writer import CapturedCheckpoint
 from supervisor.worker.checkpoints.checkpointer import Checkpointer
@@ -38,14 +38,14 @@ class BoundaryCapture:
         judge_waiting: Callable[[], object],
         save: Callable[[SavePoint], None],
         held: UserTensors,
-        tape: TapeWriter,
+        replay_log: ReplayLogWriter,
         script_files: ScriptFiles,
         progress: Progress,
     ) -> None:
         self._judge_waiting = judge_waiting
         self._save = save
         self._held = held
-        self.tape = tape
+        self.replay_log = replay_log
         self.script_files = script_files
         self.progress = progress
 
@@ -66,7 +66,7 @@ class BoundaryCapture:
 
     def take_for_later(self, step: int, reason: str) -> CapturedCheckpoint:
         """Returns what may have to be saved when the process ends; its meta lacks `script_files`,
-        and its place on the tape is only marked."""
+        and its place on the replay log is only marked."""
         self._judge_waiting()
         return _captured(self._point(for_later=True), step, reason)
 
@@ -81,18 +81,18 @@ class BoundaryCapture:
         held = self._held.find(frames, call)
         point = SavePoint(frames=frames, call=call, held=held, for_later=for_later)
         self._save(point)
-        point.note({"tape_offset": self._tape_offset(for_later=for_later)})
+        point.note({"tape_offset": self._replay_offset(for_later=for_later)})
         return point
 
-    def _tape_offset(self, *, for_later: bool) -> int:
-        """Length of the tape; -1 when it does not tell how the script came here. Behind all parts,
-        which may have written to it."""
+    def _replay_offset(self, *, for_later: bool) -> int:
+        """Length of the replay log; -1 when it does not tell how the script came here. Behind all
+        parts, which may have written to it."""
         if for_later:
-            self.tape.mark()
-            offset = self.tape.offset
+            self.replay_log.mark()
+            offset = self.replay_log.offset
         else:
-            offset = self.tape.write_out()
-        return offset if self.progress.tape_is_whole and not self.tape.is_full else -1
+            offset = self.replay_log.write_out()
+        return offset if self.progress.can_replay and not self.replay_log.is_full else -1
 
 
 def _captured(point: SavePoint, step: int, reason: str) -> CapturedCheckpoint:

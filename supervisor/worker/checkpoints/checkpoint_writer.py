@@ -31,9 +31,9 @@ class CheckpointWriter(Protocol):
     def write(self, captured: CapturedCheckpoint) -> Checkpoint:
         """Returns the checkpoint once it is on disk.
 
-        The tape is made durable before, the manifest is written last. Its meta has the `digest` of
-        the state. A checkpoint of this step that verifies is kept as it is, unless it was
-        abandoned.
+        The replay log is made durable before, the manifest is written last. Its meta has the
+        `digest` of the state. A checkpoint of this step that verifies is kept as it is, unless it
+        was abandoned.
 
         Raises:
             StateNotFinite: nothing is written, except an abandoned state, which may be sick.
@@ -114,7 +114,7 @@ class SingleWriter(CheckpointWriter):
 
     Args:
         ring: the checkpoints of the run.
-        before_publishing: makes durable what a checkpoint refers to: the tape.
+        before_publishing: makes durable what a checkpoint refers to: the replay log.
     """
 
     def __init__(self, ring: CheckpointRing, before_publishing: Callable[[], None]) -> None:

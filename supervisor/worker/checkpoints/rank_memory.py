@@ -12,7 +12,7 @@ from supervisor.held_memory import BUFFER, HeldMemory, in_words
 from supervisor.held_memory import PLACES as HELD
 from supervisor.ranks import RankPlace
 from supervisor.storage.run.kept_memory import PLACES
-from supervisor.training_state.kept_place import KeptPlace, read_place
+from supervisor.training_state.shared_memory_state import SharedMemoryState, read_place
 from supervisor.training_state.snapshot import state_bytes
 from supervisor.worker.checkpoints.checkpoint_writer import CapturedCheckpoint
 from supervisor.worker.core.worker_context import WorkerContext
@@ -31,7 +31,7 @@ class RankMemory:
         self._paths = tuple(paths)
         self._place = place
         self._memory = memory
-        self._places: list[KeptPlace] = []
+        self._places: list[SharedMemoryState] = []
         self._turn = 0
 
     def keep(self, captured: CapturedCheckpoint) -> None:
@@ -43,7 +43,7 @@ class RankMemory:
         try:
             self._check_room(captured.state)
             if not self._places:
-                self._places = [KeptPlace(path) for path in self._paths]
+                self._places = [SharedMemoryState(path) for path in self._paths]
             self._turn = (self._turn + 1) % PLACES
             self._places[self._turn].put(captured.step, self._content(captured))
         except OSError as error:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.errors import CheckpointError, StateNotFinite
-from supervisor.ranks import LEAD_RANK, RankPlace
+from supervisor.ranks import FIRST_RANK, RankPlace
 from supervisor.storage.checkpoints.checkpoints import Checkpoint, CheckpointRing
 from supervisor.storage.checkpoints.manifest import FileSum
 from supervisor.storage.checkpoints.parts import (
@@ -65,7 +65,7 @@ DIGESTS = "digests.json"
 """In the folder of the first rank's part: of its tensors."""
 
 
-class LeadWriter(SingleWriter):
+class FirstRankWriter(SingleWriter):
     """Waits for the parts of all other ranks and publishes them with its own.
 
     If one rank's state is not finite, or cannot be written, nothing is published.
@@ -202,7 +202,7 @@ TELLS_WITHIN_S = 60.0
 """For the first rank to say what it saves; behind that, this rank saves all of its own."""
 
 
-class FollowerWriter(CheckpointWriter):
+class OtherRankWriter(CheckpointWriter):
     """Writes this rank's part and waits until the first rank has published it, or has not.
 
     Only the first rank marks, spoils and removes checkpoints.
@@ -255,9 +255,9 @@ class FollowerWriter(CheckpointWriter):
 
     def _heed_the_first(self, step: int) -> None:
         """Raises CheckpointError if the first rank does not save this step."""
-        if is_called_off(self._part(step, LEAD_RANK), self._saves):
+        if is_called_off(self._part(step, FIRST_RANK), self._saves):
             raise CheckpointError(f"checkpoint of step {step}: the first rank could not save it")
-        if is_all_called_off(self._ring.folder, self._attempt, LEAD_RANK):
+        if is_all_called_off(self._ring.folder, self._attempt, FIRST_RANK):
             raise CheckpointError(
                 f"checkpoint of step {step}: the first rank saves nothing any more"
             )
@@ -302,7 +302,7 @@ class FollowerWriter(CheckpointWriter):
 
     def _first_digests(self, step: int) -> Mapping[str, str]:
         """Returns the digests of what the first rank saves; none if it does not tell them."""
-        path = self._part(step, LEAD_RANK) / DIGESTS
+        path = self._part(step, FIRST_RANK) / DIGESTS
         deadline = time.monotonic() + min(self._timeout_s, TELLS_WITHIN_S)
         while time.monotonic() < deadline:
             self._heed_the_first(step)
@@ -347,8 +347,8 @@ def writer_of(
     place, attempt, registry = context.place, context.attempt, context.registry
     if place.is_alone:
         return SingleWriter(ring, before_publishing)
-    if not place.leads:
-        return FollowerWriter(
+    if not place.is_first_rank:
+        return OtherRankWriter(
             ring,
             before_publishing,
             place=place,
@@ -362,6 +362,6 @@ def writer_of(
         warn=context.warn,
         may_go_back=may_go_back,
     )
-    return LeadWriter(
+    return FirstRankWriter(
         ring, before_publishing, place=place, attempt=attempt, on_split=replicas.found
     )

@@ -29,8 +29,8 @@ class SnapshotCheck(Protocol):
 
     name: ClassVar[str]
 
-    def look(self, step: int) -> bool: ...
-    def looked(self, step: int, state: Mapping[str, Any]) -> None: ...
+    def check(self, step: int) -> bool: ...
+    def checked(self, step: int, state: Mapping[str, Any]) -> None: ...
 
 
 class SnapshotListener(TimedPart):
@@ -49,7 +49,7 @@ class SnapshotListener(TimedPart):
     ) -> None:
         super().__init__(context.turns)
         self._corruption = corruption
-        self._checking = context.barrier(corruption.name)
+        self._checking = context.breakers(corruption.name)
         self._is_enabled = context.settings.snapshot.enabled
         self._every = context.settings.snapshot.every_steps
         self._share = Share((1.0 - CHECKPOINTS) * context.settings.checkpoint.max_overhead)
@@ -87,7 +87,7 @@ class SnapshotListener(TimedPart):
     def _is_sound(self, step: int) -> bool:
         if self._checking.is_on:
             with self._checking:
-                return self._corruption.look(step)
+                return self._corruption.check(step)
         return True
 
     def _take(self, step: int) -> None:
@@ -99,7 +99,7 @@ class SnapshotListener(TimedPart):
         extras = {"pipeline_step": step, "held_look": looks}
         if self._snapshots.take(step, state, extras) and self._checking.is_on:
             with self._checking:
-                self._corruption.looked(step, state)
+                self._corruption.checked(step, state)
         cost = time.perf_counter() - started
         if self._every is not None:
             self._next = step + self._every

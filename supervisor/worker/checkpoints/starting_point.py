@@ -41,8 +41,8 @@ class ResumePoint:
     beginning: CommonBeginning | None = None
 
     @property
-    def tape_offset(self) -> int:
-        """How much of the tape belongs to the checkpoint."""
+    def replay_offset(self) -> int:
+        """How much of the replay log belongs to the checkpoint."""
         return max(0, int(self.checkpoint.meta.get("tape_offset", 0)))
 
     def check_digest(self) -> None:
@@ -61,7 +61,7 @@ def find_starting_point(context: WorkerContext, ring: CheckpointRing) -> ResumeP
     ordered one, and is abandoned no longer then. Called once, at the worker's start.
     """
     start = _find(context, ring)
-    if context.place.leads:
+    if context.place.is_first_rank:
         with contextlib.suppress(CheckpointError):  # they stay what they are: for a person
             ring.leave_course(-1 if start is None else start.checkpoint.step)
     return start
@@ -81,7 +81,7 @@ def _find(context: WorkerContext, ring: CheckpointRing) -> ResumePoint | None:
                 start = _of_same_ranks(checkpoint, place)
             else:
                 start = _of_other_ranks(checkpoint, place)
-            if place.leads:
+            if place.is_first_rank:
                 with contextlib.suppress(CheckpointError):  # it is loaded, whatever it says
                     ring.adopt(checkpoint.step)
             return start
@@ -114,5 +114,5 @@ def _of_other_ranks(checkpoint: Checkpoint, place: RankPlace) -> ResumePoint:
     count, rank = len(states), min(place.rank, len(states) - 1)
     own = part_of(checkpoint, rank, count)
     if rank != place.rank:
-        own = replace(own, meta={**own.meta, "tape_offset": 0})  # it has no tape
+        own = replace(own, meta={**own.meta, "tape_offset": 0})  # it has no replay log
     return ResumePoint(checkpoint=own, state=states[0], saved_by=count, gathered=gather(states))

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from supervisor.storage.steps.tape import TAPE_FORMAT
+from supervisor.storage.steps.replay_log import REPLAY_LOG_FORMAT
 from supervisor.training_state.gradients import gradient_places
 from supervisor.training_state.owners import find_owners
 from supervisor.training_state.sharding.repartition import layouts, transient_buffers
@@ -64,8 +64,8 @@ class WholeState(Part):
         point.note(
             {
                 "update_result_lost": result is not None and "update_result" not in state,
-                "tape_format": TAPE_FORMAT,
-                "tape_lost": progress.tape_lost,
+                "tape_format": REPLAY_LOG_FORMAT,
+                "tape_lost": progress.replay_lost,
                 "at_update": progress.at_update,
                 "step_is_begun": progress.step_is_begun,
                 "older_casts": self._older_casts(),

@@ -27,11 +27,11 @@ from supervisor.worker.compute_check.doubled_operators import (
 )
 from supervisor.worker.core.boundaries import TimedPart
 from supervisor.worker.core.budget import Pace
-from supervisor.worker.core.interception_state import has_compiled, is_capturing
+from supervisor.worker.core.call_state import has_compiled, is_capturing
 from supervisor.worker.core.part import Ended
 from supervisor.worker.core.worker_context import WorkerContext
 from supervisor.worker.corruption.corrupted_tensor import flipped_bit
-from supervisor.worker.judging.dispatcher import AlertTeller
+from supervisor.worker.judging.step_judge import AlertTeller
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +89,7 @@ _LAST_PLACES = 1e-6
 
 def _at(tensor: torch.Tensor, places: torch.Tensor) -> float:
     values = torch.view_as_real(tensor) if tensor.dtype.is_complex else tensor
-    # Not `.item()`: this read is ours, and is not on the tape.
+    # Not `.item()`: this read is ours, and is not on the replay log.
     return float(torch._C.TensorBase.item(values.detach().reshape(-1)[places[0]]))
 
 
@@ -147,7 +147,7 @@ class ComputeCheck:
     def counts(self) -> CheckCounts:
         return self._operators.counts
 
-    def begin(self, step: int) -> None:
+    def start(self, step: int) -> None:
         """Called at the boundary in front of `step`, whose parts then go through `run`."""
         if has_compiled():
             self._end("compiled code cannot be calculated operator by operator")
@@ -173,7 +173,7 @@ class ComputeCheck:
             odd, operators.odd = operators.odd, []
             self._found += [self._described(one, phase) for one in odd]
 
-    def end(self) -> tuple[list[WrongResult], float]:
+    def stop(self) -> tuple[list[WrongResult], float]:
         """Called behind the step; returns what was wrong, and the seconds that all this took."""
         self.step = -1
         found, self._found = self._found, []
@@ -232,7 +232,7 @@ class ComputeListener(TimedPart):
         if self._check.step >= 0:
             self._end_step()
         if self.has_turn(step) and not self._check.has_ended:
-            self._check.begin(step)
+            self._check.start(step)
         if self._check.has_ended and self._pace.next_step < float("inf"):
             self._pace.next_step = float("inf")
             self._warn(f"nothing is calculated twice: {self._check.reason}", aloud=True)
@@ -263,7 +263,7 @@ class ComputeListener(TimedPart):
 
     def _end_step(self) -> None:
         checked = self._check.step
-        found, cost_s = self._check.end()
+        found, cost_s = self._check.stop()
         self._pace.took(checked, cost_s, time.perf_counter())
         for wrong in found:
             self._tell(checked, wrong)

@@ -174,7 +174,7 @@ WINDOW = 100
 """Updates left out within so many steps are no longer the fault of single batches."""
 
 
-class LookRequests:
+class CheckRequests:
     """An update that was left out may be the state's fault: the first one asks, and the third
     within a window, which is evidence against the state.
 

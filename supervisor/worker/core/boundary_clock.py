@@ -13,7 +13,7 @@ import torch
 from torch.optim import Optimizer
 
 from supervisor.by_identity import ByIdentity, IdentitySet
-from supervisor.worker.core.interception_state import InterceptionState
+from supervisor.worker.core.call_state import CallState
 
 TAKES_OVER_AFTER = 128
 """More than any usual game lets one side step alone: a WGAN's critic makes 100 updates for each of
@@ -21,10 +21,10 @@ its generator's first 25 (Arjovsky et al. 2017, their published code)."""
 
 
 class BoundaryClock:
-    """Counts updates of the lead optimizer and waits for those that follow it.
+    """Counts updates of the main optimizer and waits for those that follow it.
 
-    The rules of who leads, and of when a step is over, are in docs/design/boundary.md. The lead is
-    held weakly, so that a model which the script has dropped is freed.
+    The rules of who leads, and of when a step is over, are in docs/design/boundary.md. The main
+    optimizer is held weakly, so that a model which the script has dropped is freed.
 
     Args:
         of_ranks: several ranks have their boundaries at the same place: an evaluation on one of
@@ -33,19 +33,21 @@ class BoundaryClock:
     Attributes:
         at_update: boundaries are at the end of an update, not at the next forward: the script
             begins a step's graph before its first forward.
-        lead: called, returns the lead; None until an optimizer has stepped, and when it is gone.
+        main: called, returns the main optimizer; None until an optimizer has stepped, and when it
+            is gone.
         is_due: the next outermost forward is a boundary.
         has_forwards: an outermost forward was seen.
-        is_new_lead: the lead has just changed with its first update; for whoever asked `is_lead`.
+        is_new_main: the main optimizer has just changed with its first update; for whoever asked
+            `is_main`.
         is_new_training: and it updates other weights than the one before.
-        by_others: updates of other optimizers since the lead's last one.
+        by_others: updates of other optimizers since the main optimizer's last one.
     """
 
     def __init__(self, *, of_ranks: bool = False) -> None:
         self.at_update = False
         self.of_ranks = of_ranks
         self._graph_nodes: int | None = None
-        self.lead: Callable[[], Optimizer | None] = _nobody
+        self.main: Callable[[], Optimizer | None] = _nobody
         self.is_due = True
         self.has_forwards = False
         self._updates = 0
@@ -54,35 +56,35 @@ class BoundaryClock:
         self._seen: IdentitySet[Optimizer] = IdentitySet()
         self._awaited: IdentitySet[Optimizer] = IdentitySet()
         self._in_backward: IdentitySet[Optimizer] = IdentitySet()
-        self._beside_lead: IdentitySet[Optimizer] = IdentitySet()
+        self._beside_main: IdentitySet[Optimizer] = IdentitySet()
         self._last_other: Callable[[], Optimizer | None] = _nobody
         self._in_a_row = 0
         self._others: IdentitySet[Optimizer] = IdentitySet()
         self._weight: Callable[[], torch.Tensor | None] = _nobody
-        self.is_new_lead = self.is_new_training = False
+        self.is_new_main = self.is_new_training = False
 
-    def is_lead(self, optimizer: Optimizer) -> bool:
-        """Whether `optimizer` is the lead, or becomes it. Asked before its update."""
-        self.is_new_lead = False
-        if optimizer is self.lead():
+    def is_main(self, optimizer: Optimizer) -> bool:
+        """Whether `optimizer` is the main optimizer, or becomes it. Asked before its update."""
+        self.is_new_main = False
+        if optimizer is self.main():
             return True
-        if self.lead is not _nobody:
+        if self.main is not _nobody:
             shares = self._shares_weights(optimizer)
-            if self.lead() is not None and not (shares and self._is_late(optimizer)):
+            if self.main() is not None and not (shares and self._is_late(optimizer)):
                 return False
-            self.is_new_lead, self.is_new_training = True, not shares
+            self.is_new_main, self.is_new_training = True, not shares
             if self._seen or self._awaited:
                 self._updates = 0  # who follows in this game is not known yet
             self._awaited, self._seen = IdentitySet(), IdentitySet()
             self._last_other, self._in_a_row, self.by_others = _nobody, 0, 0
-            earlier = self.lead()
+            earlier = self.main()
             if earlier is not None:
                 self._others.add(earlier)
-        self._lead_by(optimizer)
+        self._take_as_main(optimizer)
         return True
 
-    def _lead_by(self, optimizer: Optimizer) -> None:
-        self.lead = weakref.ref(optimizer)
+    def _take_as_main(self, optimizer: Optimizer) -> None:
+        self.main = weakref.ref(optimizer)
         weight = next((p for group in optimizer.param_groups for p in group["params"]), None)
         self._weight = _nobody if weight is None else weakref.ref(weight)
 
@@ -100,10 +102,11 @@ class BoundaryClock:
         """Takes note of an update, right after it (or after the scaler left it out).
 
         Returns:
-            Whether `optimizer` has just become the lead of another training, with its next update.
+            Whether `optimizer` has just become the main optimizer of another training, with its
+            next update.
         """
         self._graph_nodes = graph_nodes()
-        if optimizer is not self.lead():
+        if optimizer is not self.main():
             self.by_others += 1
             self._others.add(optimizer)
             self._seen.add(optimizer)
@@ -125,11 +128,12 @@ class BoundaryClock:
         self._in_backward.add(optimizer)
 
     def backward_ended(self) -> None:
-        """A backward in which optimizers have stepped is over. Those that did so beside the lead
+        """A backward in which optimizers have stepped is over. Those that did so beside the main
+        optimizer
         need not do it in each of its own: a layer may be left out."""
-        if self.lead() in self._in_backward:
-            self._beside_lead.update(self._in_backward)
-            for optimizer in self._beside_lead:
+        if self.main() in self._in_backward:
+            self._beside_main.update(self._in_backward)
+            for optimizer in self._beside_main:
                 self._awaited.discard(optimizer)
             self.is_due = self._updates > 1 and not self._awaited
         self._in_backward.clear()
@@ -141,7 +145,7 @@ class BoundaryClock:
         self._in_a_row += 1
         if self._in_a_row < TAKES_OVER_AFTER:
             return False
-        self._lead_by(other)
+        self._take_as_main(other)
         self._last_other = _nobody
         self._in_a_row = self.by_others = 0
         self._awaited, self._seen = IdentitySet(), IdentitySet()
@@ -150,7 +154,7 @@ class BoundaryClock:
     def is_before_training(self) -> bool:
         """Whether the outermost forward that begins is one of a rank alone, before the training:
         what ranks then send each other is as before their first step."""
-        is_first = not self.has_forwards and self.lead is _nobody
+        is_first = not self.has_forwards and self.main is _nobody
         return self.of_ranks and is_first and not torch.is_grad_enabled()
 
     def is_due_here(self) -> bool:
@@ -205,8 +209,8 @@ class SeenClosures:
     many evaluations as there were in the step before.
     """
 
-    def __init__(self, interception: InterceptionState) -> None:
-        self._interception = interception
+    def __init__(self, call_state: CallState) -> None:
+        self._call_state = call_state
         self._calls: ByIdentity[Optimizer, int] = ByIdentity()
 
     def wrap(
@@ -227,15 +231,15 @@ class SeenClosures:
         """
         closure = args[0] if args else kwargs["closure"]
         due = 1 if isinstance(optimizer, torch.optim.LBFGS) else self._calls.get(optimizer, 1)
-        interception, calls = self._interception, 0
+        call_state, calls = self._call_state, 0
 
         def evaluate() -> Any:
             nonlocal calls
-            depth, interception.depth = interception.depth, 0
+            depth, call_state.depth = call_state.depth, 0
             try:
                 result = closure()
             finally:
-                interception.depth = depth
+                call_state.depth = depth
             calls += 1
             self._calls[optimizer] = calls
             if calls >= due:

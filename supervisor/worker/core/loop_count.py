@@ -16,7 +16,7 @@ IS_COUNTED = "is_counted"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopCount:
-    """Counts a replay that has no tape of its own to its place in the loop.
+    """Counts a replay that has no replay log of its own to its place in the loop.
 
     Where a sampler gives each rank its share of the data, an epoch has fewer updates the more ranks
     there are: the loop goes on where the same share of it is done. Otherwise it goes on at the same
@@ -35,7 +35,7 @@ class LoopCount:
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, *, before: int, now: int) -> LoopCount | None:
-        """Returns the count for a resume from `checkpoint`; None where a tape leads back.
+        """Returns the count for a resume from `checkpoint`; None where a replay log leads back.
 
         Args:
             before: ranks that saved it.

@@ -30,7 +30,8 @@ class Part:
 
     def training_starts(self) -> None:
         """Called once before the first forward or update, live and in a replay. If it fails, what
-        comes later in the order does not start: without the first census no resume is exact."""
+        comes later in the order does not start: without the first script state no resume is
+            exact."""
 
     def before_first_update(self) -> None:
         """The optimizer is known and nothing was updated yet. Not called after a resume."""

@@ -12,7 +12,7 @@ from supervisor.errors import pass_on
 from supervisor.events.state_events import WarningEvent
 from supervisor.storage.journal.journal import Journal
 from supervisor.worker.core.boundaries import BoundarySchedule
-from supervisor.worker.core.error_barrier import Breaker, ErrorBarrier
+from supervisor.worker.core.breakers import Breaker, Breakers
 from supervisor.worker.core.part import Arrived, Ended, Part, SavePoint
 
 
@@ -22,7 +22,7 @@ class Parts:
     Args:
         parts: in their order; what leaves comes last, because it raises.
         schedule: keeps when the next boundary is needed; the live driver passes others by.
-        barrier: has a breaker for each part: one that fails too often is left out.
+        breakers: has a breaker for each part: one that fails too often is left out.
         journal: is told what fails at the end.
     """
 
@@ -30,15 +30,15 @@ class Parts:
         self,
         parts: Sequence[Part],
         schedule: BoundarySchedule,
-        barrier: ErrorBarrier,
+        breakers: Breakers,
         journal: Journal,
     ) -> None:
         self.schedule = schedule
-        self.barrier = barrier
+        self.breakers = breakers
         self._journal = journal
-        self._all = [(part, barrier(part.name)) for part in parts]
+        self._all = [(part, breakers(part.name)) for part in parts]
         self._at_boundary = self._of("at_boundary", "next_boundary")
-        self._starting = barrier("census")
+        self._starting = breakers("census")
         self._has_started = False
 
     @property

@@ -110,11 +110,11 @@ class Progress:
         at_update: boundaries are at the end of an update (`BoundaryClock`).
         update_result: what the update returns at whose end a boundary is; the script has it in no
             variable yet.
-        tape_is_whole: the tape tells how the script came here, so a resume can be exact.
+        can_replay: the replay log tells how the script came here, so a resume can be exact.
         loop_shift: updates of the script's own loop beyond `steps_done`: it began again, or had
             another number of ranks.
-        is_counted: no tape tells how the script came here, but its updates were counted.
-        tape_lost: why it does not, as a resume says it; empty while nothing special is known.
+        is_counted: no replay log tells how the script came here, but its updates were counted.
+        replay_lost: why it does not, as a resume says it; empty while nothing special is known.
         graphs: that the script keeps across updates.
         autocast: the context that the training is in.
     """
@@ -128,8 +128,8 @@ class Progress:
     step_is_begun: bool = False
     at_update: bool = False
     update_result: Any = None
-    tape_is_whole: bool = True
-    tape_lost: str = ""
+    can_replay: bool = True
+    replay_lost: str = ""
     loop_shift: int = 0
     is_counted: bool = False
     graphs: GraphsAcross = field(default_factory=GraphsAcross)
@@ -143,10 +143,10 @@ class Progress:
         """From here on the boundary of a step is at the end of its update."""
         self.at_update, self.step_is_begun = True, False
 
-    def tape_is_broken(self, why: str = "") -> None:
+    def lose_replay(self, why: str = "") -> None:
         """From here on no resume is exact."""
-        self.tape_is_whole = False
-        self.tape_lost = self.tape_lost or why
+        self.can_replay = False
+        self.replay_lost = self.replay_lost or why
 
     @property
     def position(self) -> int:
@@ -198,11 +198,11 @@ class RecordingLimits:
     def files_unknown(self, why: str) -> None:
         self._warn(f"what the script does with its files is not all recorded ({why})", aloud=True)
 
-    def tape_full(self, why: str) -> None:
-        if self._progress.tape_is_whole:  # else no resume is exact anyway
+    def replay_log_full(self, why: str) -> None:
+        if self._progress.can_replay:  # else no resume is exact anyway
             step = self._progress.steps_done
             lost = f"what a resume must know is no longer recorded from step {step} on: {why}"
-            self._progress.tape_is_broken(lost)
+            self._progress.lose_replay(lost)
             self._warn(f"{lost}: later resumes are approximate", aloud=True)
 
 

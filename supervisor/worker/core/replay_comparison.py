@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from supervisor.errors import ReplayError
-from supervisor.storage.steps.tape import StepMark
+from supervisor.storage.steps.replay_log import StepMark
 
 _COMPARED = (
     ("step", "step number"),
@@ -27,18 +27,18 @@ class ReplayComparison:
 
     Attributes:
         steps_done: steps that the replay has passed.
-        disproof: the first difference; None while there is none.
+        mismatch: the first difference; None while there is none.
     """
 
     def __init__(
         self,
         target: int,
         told: Callable[[str], object] = lambda why: None,
-        disproof: str | None = None,
+        mismatch: str | None = None,
     ) -> None:
         self.target = target
         self.steps_done = 0
-        self.disproof = disproof
+        self.mismatch = mismatch
         self._told = told
 
     def __enter__(self) -> None:
@@ -52,16 +52,16 @@ class ReplayComparison:
 
     @property
     def holds(self) -> bool:
-        return self.disproof is None
+        return self.mismatch is None
 
     def disprove(self, why: str) -> None:
         """This is not the recorded run: the next boundary is as good a place as any to go on."""
-        if self.disproof is None:
-            self.disproof = why
+        if self.mismatch is None:
+            self.mismatch = why
             self._told(why)
 
     def compare(self, recorded: bytes, now: tuple[int, float, int, int, int]) -> None:
-        """Compares a step, as it lies on the tape, with one as `StepMark.pack` takes it.
+        """Compares a step, as it lies on the replay log, with one as `StepMark.pack` takes it.
 
         Raises:
             ReplayError: they differ.

@@ -30,7 +30,7 @@ _LOOK_EVERY_S = 1.0  # between two looks at the process's memory (up to 170 us e
 
 
 class StepProbe:
-    """What was seen since the last update of the lead optimizer.
+    """What was seen since the last update of the main optimizer.
 
     Args:
         in_environment: as in the settings; None asks from time to time whether one is there.

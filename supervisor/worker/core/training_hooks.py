@@ -15,7 +15,7 @@ import torch
 from torch.nn import Module
 from torch.optim import Optimizer
 
-from supervisor.worker.core.interception_state import InterceptionState
+from supervisor.worker.core.call_state import CallState
 from supervisor.worker.core.part import Sides
 
 Call: TypeAlias = Callable[[], Any]
@@ -90,7 +90,7 @@ class TrainingHooks(ABC):
 class Seen(Protocol):
     """What the session offers to the patched functions."""
 
-    interception: InterceptionState
+    call_state: CallState
     last_model: Callable[[], Module | None]
     hooks: Sides[TrainingHooks]
     """Whoever answers now: the replay, or the live driver."""

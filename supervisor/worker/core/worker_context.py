@@ -12,8 +12,8 @@ from supervisor.storage.run.run_state import load_order
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.training_state.registry import Registry
 from supervisor.worker.core.boundaries import BoundarySchedule, GroupTurns, Turns
-from supervisor.worker.core.error_barrier import ErrorBarrier
-from supervisor.worker.core.interception_state import InterceptionState
+from supervisor.worker.core.breakers import Breakers
+from supervisor.worker.core.call_state import CallState
 from supervisor.worker.core.progress import Progress, RunWarnings, ScriptUse
 from supervisor.worker.core.run_health import RunHealth
 from supervisor.worker.core.step_probe import StepProbe
@@ -57,18 +57,16 @@ class WorkerContext:
         self.policy = load_resolved_policy(rundir.policy_yaml)
         self.order = load_order(rundir, attempt)
         self.is_experiment = bool(self.order.experiment)
-        self.suffix = "" if place.leads else f"_rank_{place.rank}"
+        self.suffix = "" if place.is_first_rank else f"_rank_{place.rank}"
         self.registry, self.controls, self.use = Registry(), Controls(), ScriptUse()
-        self.interception = InterceptionState()
+        self.call_state = CallState()
         self.progress = Progress(probe)
         self.journal = Journal(
             rundir.rank_journal(self.rank), attempt=attempt, rank=self.rank, limits=settings.limits
         )
-        self.group_journal = self.journal if place.leads else SilentJournal()
+        self.group_journal = self.journal if place.is_first_rank else SilentJournal()
         self.warn = RunWarnings(self.journal, self.progress)
-        self.barrier = ErrorBarrier(
-            self.journal, self.interception.turn_off, self.progress.tape_is_broken
-        )
+        self.breakers = Breakers(self.journal, self.call_state.turn_off, self.progress.lose_replay)
         self.schedule = schedule
         self.turns = (Turns if place.is_alone else GroupTurns)(schedule)
         self.health = RunHealth(RiskLines.of(self.policy))

@@ -89,7 +89,7 @@ class AverageCheck:
     def __init__(self) -> None:
         self._known: dict[str, _Average] = {}
 
-    def looked(self, state: Mapping[str, Any]) -> None:
+    def checked(self, state: Mapping[str, Any]) -> None:
         """The snapshot of this boundary was taken.
 
         Args:

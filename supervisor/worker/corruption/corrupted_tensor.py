@@ -127,7 +127,7 @@ _RULES = {
 
 
 def _at(tensor: torch.Tensor, place: int) -> float:
-    # Not `.item()`: this read is ours, and is not on the tape.
+    # Not `.item()`: this read is ours, and is not on the replay log.
     return float(torch._C.TensorBase.item(tensor.detach().reshape(-1)[place]))
 
 

@@ -10,12 +10,12 @@ from supervisor.codes import DecisionSource, Severity, Warned
 from supervisor.events.step_events import CorruptionFound
 from supervisor.records import ActionResult, Alert, Cause, Decision, StepRecord
 from supervisor.training_state.snapshot import Snapshot, SnapshotRing
-from supervisor.worker.core.boundaries import LookRequests, StepTimes
+from supervisor.worker.core.boundaries import CheckRequests, StepTimes
 from supervisor.worker.core.part import ALWAYS, Part
 from supervisor.worker.core.worker_context import WorkerContext
 from supervisor.worker.corruption.corrupted_tensor import CorruptedTensor, heal
 from supervisor.worker.corruption.state_check import StateCheck
-from supervisor.worker.judging.dispatcher import GOING_BACK, AlertTeller
+from supervisor.worker.judging.step_judge import GOING_BACK, AlertTeller
 from supervisor.worker.treatment.action_runner import ActionRunner
 
 MOST = 64
@@ -36,7 +36,7 @@ class CorruptionListener(Part):
         self,
         context: WorkerContext,
         check: StateCheck,
-        requests: LookRequests,
+        requests: CheckRequests,
         snapshots: SnapshotRing,
         runner: ActionRunner,
         alerts: AlertTeller,
@@ -57,12 +57,12 @@ class CorruptionListener(Part):
         if self._requests.take() or any(
             waiting.action.abandons_state for waiting in self._runner.pending
         ):
-            self.look(step)
+            self.check(step)
 
     def next_boundary(self, step: int) -> tuple[float, float]:
         return ALWAYS if self._requests.is_open else super().next_boundary(step)
 
-    def looked(self, step: int, state: Mapping[str, Any]) -> None:
+    def checked(self, step: int, state: Mapping[str, Any]) -> None:
         """A snapshot was taken: the next look compares with it."""
         watch = self._check.watch.normalisation
         share = watch.keep_to_budget(step - self._last_step, self._times.usual_s)
@@ -72,9 +72,9 @@ class CorruptionListener(Part):
                 f"normalisations that it would take {share:.1%} of the time"
             )
         self._last_step = step
-        self._check.looked(state)
+        self._check.checked(state)
 
-    def look(self, step: int) -> bool:
+    def check(self, step: int) -> bool:
         """Compares the state with the newest snapshot; returns whether it is sound, or healed in
         place. After a rollback it is another one."""
         snapshot = self._snapshots.newest()

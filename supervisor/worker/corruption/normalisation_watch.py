@@ -129,7 +129,7 @@ class RunningValues:
         self.is_whole = False  # what was before the first batch, nobody saw
         self._written = (-1, -1)
 
-    def looked(self) -> None:
+    def checked(self) -> None:
         self.batches = []
         self.is_whole = True
         self._written = (_writes(self.mean), _writes(self.variance))
@@ -203,11 +203,11 @@ class NormalisationWatch:
             self._known.clear()
         return cost_s / usual_s
 
-    def looked(self) -> None:
+    def checked(self) -> None:
         """The state as it is now is kept: from here on every batch counts."""
         self._known = {key: v for key, v in self._known.items() if v.batches or not v.is_whole}
         for known in self._known.values():
-            known.looked()
+            known.checked()
 
     def begin_anew(self) -> None:
         """Something else than batches has changed the state."""

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 import torch
 from torch.nn import functional
 
-from supervisor.worker.core.error_barrier import Breaker
-from supervisor.worker.core.interception_state import InterceptionState
+from supervisor.worker.core.breakers import Breaker
+from supervisor.worker.core.call_state import CallState
 
 
 class Watch(Protocol):
@@ -34,7 +34,7 @@ class Watch(Protocol):
         """Called within forwards, at every layer that normalises."""
 
 
-def watch_normalisation(interception: InterceptionState, watch: Watch, part: Breaker) -> None:
+def watch_normalisation(call_state: CallState, watch: Watch, part: Breaker) -> None:
     """Patches torch for the rest of this process's life.
 
     Args:
@@ -58,11 +58,11 @@ def watch_normalisation(interception: InterceptionState, watch: Watch, part: Bre
         if (
             training
             and watch.is_on
-            and interception.active
-            and not interception.replaying
+            and call_state.active
+            and not call_state.replaying
             and type(running_mean) is type(running_var) is torch.Tensor
             and part.is_on
-            and get_ident() == interception.thread
+            and get_ident() == call_state.thread
             and transforms() is None
         ):
             try:

@@ -46,15 +46,15 @@ class StateCheck:
         self._names: dict[int, tuple[str, str]] = {}
         self._unbounded: IdentitySet[torch.Tensor] = IdentitySet()
 
-    def looked(self, state: Mapping[str, Any]) -> None:
+    def checked(self, state: Mapping[str, Any]) -> None:
         """The snapshot of this boundary was taken: what follows is compared with it.
 
         Args:
             state: what was copied, live.
         """
-        self.watch.looked()
-        self._averages.looked(state)
-        self._still.looked()
+        self.watch.checked()
+        self._averages.checked(state)
+        self._still.checked()
         self._names = {
             tensor.data_ptr(): (model, name)
             for model, tensors in state["models"].items()

@@ -124,7 +124,7 @@ def _saw_all(values: RunningValues, module: _BatchNorm, before: torch.Tensor | N
     counted = module.num_batches_tracked
     if counted is None or before is None:
         return False
-    # Not `.item()`: this read is ours, and is not on the tape.
+    # Not `.item()`: this read is ours, and is not on the replay log.
     now = torch._C.TensorBase.item(counted)
     return bool(now - torch._C.TensorBase.item(before) == len(values.batches))
 

@@ -47,7 +47,7 @@ class StillWeights:
         self._registry = registry
         self._known: dict[tuple[str, str], _Still] = {}
 
-    def looked(self) -> None:
+    def checked(self) -> None:
         """The snapshot of this boundary was taken: what follows is compared with it."""
         known, self._known = self._known, {}
         for key, tensor in self._untrained():
@@ -220,5 +220,5 @@ def _few(pair: WeightAndCopy, moved: torch.Tensor, limit: float) -> str:
 
 
 def _first(values: torch.Tensor) -> float:
-    # Not `.item()`: this read is ours, and is not on the tape.
+    # Not `.item()`: this read is ours, and is not on the replay log.
     return float(torch._C.TensorBase.item(values[0]))

@@ -53,7 +53,7 @@ class ForeignOptimizer:
     def is_proved(self) -> bool:
         return self.family is not None and self._right >= ENOUGH and self._seen >= self._wanted
 
-    def begin(self, optimizer: Optimizer) -> None:
+    def update_begins(self, optimizer: Optimizer) -> None:
         """An update is about to be made."""
         family, self._open = self.family, []
         if family is None:
@@ -67,7 +67,7 @@ class ForeignOptimizer:
                 if half is not None:
                     self._open.append((parameter, half))
 
-    def end(self, optimizer: Optimizer) -> None:
+    def update_ended(self, optimizer: Optimizer) -> None:
         """It was made."""
         family, halves = self.family, self._open
         self._open = []
@@ -120,7 +120,7 @@ def _sampled(parameter: torch.Tensor, entries: Mapping[str, Any]) -> dict[str, t
 
 def _count(value: object) -> int:
     if isinstance(value, torch.Tensor):
-        # Not `.item()`: this read is ours, and is not on the tape.
+        # Not `.item()`: this read is ours, and is not on the replay log.
         value = torch._C.TensorBase.item(value) if value.numel() == 1 else 0
     return int(value) if isinstance(value, (int, float)) else 0
 
@@ -169,7 +169,7 @@ class WatchedOptimizer:
         self._rows: list[tuple[list[tuple[Any, ...]], float]] = []
         self._before: list[Versions] | None = None
 
-    def begin(self, optimizer: Optimizer, norm: float) -> bool:
+    def update_begins(self, optimizer: Optimizer, norm: float) -> bool:
         """Returns whether `end` is to count what the update writes."""
         groups = optimizer.param_groups
         if self.is_broken or len(groups) != self._groups or len(self._rows) >= MANY:
@@ -181,13 +181,13 @@ class WatchedOptimizer:
             self._before = [_versions(optimizer, p) for p in self.parameters]
             return True
         if self.foreign is not None and self.count == PROBED:
-            self.foreign.begin(optimizer)
+            self.foreign.update_begins(optimizer)
             return True
         return False
 
-    def end(self, optimizer: Optimizer) -> None:
+    def update_ended(self, optimizer: Optimizer) -> None:
         if self.foreign is not None and self.count == PROBED:
-            self.foreign.end(optimizer)
+            self.foreign.update_ended(optimizer)
         if self._before is None:
             return
         before, self._before = self._before, None
@@ -267,7 +267,7 @@ class UpdateWatch:
         self._foreign: ByIdentity[Optimizer, ForeignOptimizer] = ByIdentity()
 
     def begin_anew(self) -> None:
-        """Something else than updates has changed the state: nothing is known until `look`."""
+        """Something else than updates has changed the state: nothing is known until `check`."""
         self._watched.clear()
         self._rewritten, self._rewritten_before = IdentitySet(), IdentitySet()
         self.times_anew += 1
@@ -290,9 +290,9 @@ class UpdateWatch:
         self._rewritten.update(p for one in self.watched() for p in one.rewritten())
         self._rewritten_before.update(self._rewritten)
 
-    def looked(self) -> None:
+    def checked(self) -> None:
         """The state as it is now is kept: from here on every update counts."""
-        self.normalisation.looked()
+        self.normalisation.checked()
         self._rewritten_before = self._rewritten
         self._rewritten = IdentitySet(p for one in self.watched() for p in one.rewritten())
         for optimizer, watched in self._watched.items():
@@ -335,7 +335,7 @@ class UpdateWatch:
         """The script has clipped its gradients, which gave their norm."""
         self._clipped_at = _gradient_versions(parameters)
 
-    def begin(self, optimizer: Optimizer, norm: float | None, clips_at: float) -> None:
+    def update_begins(self, optimizer: Optimizer, norm: float | None, clips_at: float) -> None:
         """An update is about to be made.
 
         Args:
@@ -352,14 +352,14 @@ class UpdateWatch:
             and self._clipped_at != _gradient_versions(watched.parameters)
         ):
             largest = math.inf  # what the script did behind its clipping, the norm does not know
-        self.awaits_end = watched.begin(optimizer, largest)
+        self.awaits_end = watched.update_begins(optimizer, largest)
 
-    def end(self, optimizer: Optimizer) -> None:
+    def update_ended(self, optimizer: Optimizer) -> None:
         """It was made."""
         self.awaits_end = False
         watched = self._watched.get(optimizer)
         if watched is not None:
-            watched.end(optimizer)
+            watched.update_ended(optimizer)
 
     def failed(self, optimizer: Optimizer) -> None:
         """It raised half-way."""

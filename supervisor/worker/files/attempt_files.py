@@ -14,14 +14,14 @@ from types import FrameType
 
 from supervisor.storage.script_files.script_files import ScriptFiles
 from supervisor.storage.script_files.set_aside import SetAside
-from supervisor.storage.steps.tape import TapeWriter
-from supervisor.storage.steps.tape_reader import TapeReader
-from supervisor.training_state.census.reach import Reach
+from supervisor.storage.steps.replay_log import ReplayLogWriter
+from supervisor.storage.steps.replay_log_reader import ReplayLogReader
+from supervisor.training_state.script_state.reach import Reach
 from supervisor.worker.core.part import Arrived, Part, SavePoint
 from supervisor.worker.core.worker_context import WorkerContext
 from supervisor.worker.files.changed_in_place import mapped_files
+from supervisor.worker.files.files_at_arrival import FilesAtArrival
 from supervisor.worker.files.replayed_files import ReplayedFiles
-from supervisor.worker.files.settled_files import SettledFiles
 from supervisor.worker.files.written_files import FileSizes
 from supervisor.worker.script_state.user_frames import user_frames
 
@@ -32,7 +32,7 @@ class AttemptFiles(Part):
     """Who is told of the script's files.
 
     Args:
-        tape: which is written; `source` is the one that is replayed.
+        replay log: which is written; `source` is the one that is replayed.
         starts: the attempt goes from no checkpoint.
         tell: called if what the script does with its files is not all recorded.
 
@@ -42,7 +42,7 @@ class AttemptFiles(Part):
         sizes: of files that are appended to.
         record: what the script has written, for the next attempt.
         replayed: hides what was written later than the checkpoint.
-        settled: makes the files what they were at the checkpoint.
+        as_before: makes the files what they were at the checkpoint.
         set_aside: where that is meanwhile.
         journal: gets what was put aside for a person.
     """
@@ -52,9 +52,9 @@ class AttemptFiles(Part):
     def __init__(
         self,
         context: WorkerContext,
-        tape: TapeWriter,
+        replay_log: ReplayLogWriter,
         *,
-        source: TapeReader | None,
+        source: ReplayLogReader | None,
         starts: bool,
         tell: Callable[[str], None],
     ) -> None:
@@ -63,9 +63,9 @@ class AttemptFiles(Part):
         self.record = ScriptFiles(rundir, rank, context.progress.has_begun, tell)
         self.set_aside = SetAside(rundir, rank)
         self.replayed = ReplayedFiles(self.set_aside, self.record)
-        self.settled = SettledFiles(self.replayed)
+        self.as_before = FilesAtArrival(self.replayed)
         self.sizes = FileSizes(
-            tape,
+            replay_log,
             rundir.root / f"appended{context.suffix}.json",
             begins_again=context.attempt > 1 and starts,
             source=source,
@@ -100,7 +100,7 @@ class AttemptFiles(Part):
         )
 
     def before_state(self) -> None:
-        self.settled.restore_in_place()
+        self.as_before.restore_in_place()
 
     def after_state(self, arrived: Arrived) -> list[str]:
         """The files become what they were at the checkpoint.
@@ -108,29 +108,29 @@ class AttemptFiles(Part):
         Raises:
             OSError: files could not be put back.
         """
-        state, settled_files, written = arrived.state, self.settled, self.replayed.written
+        state, files_at_arrival, written = arrived.state, self.as_before, self.replayed.written
         held = state.get("held", {})
         reached = list(Reach(user_frames()))
         mapped = mapped_files(
             p.value for p in reached if p.path in held or isinstance(p.value, mmap.mmap)
         )
-        names = settled_files.take_names(arrived.texts)
+        names = files_at_arrival.take_names(arrived.texts)
         saved = names.keys(state.get("written", {}))
-        settled = written.put_back(saved, settled_files.kept_contents())
-        files = settled_files.settle(
-            f"attempt_{self.attempt}", mapped, settled, state.get("whole_files")
+        as_before = written.put_back(saved, files_at_arrival.kept_contents())
+        files = files_at_arrival.settle(
+            f"attempt_{self.attempt}", mapped, as_before, state.get("whole_files")
         )
         if self.is_replay:
             files = replace(files, unknown="")
         if files.later:
             self.journal.write(files.event(arrived.step))
-        others = [] if self.is_replay else written.differing(saved, settled)
+        others = [] if self.is_replay else written.differing(saved, as_before)
         reasons = [f"{os.path.relpath(path)} is not as it was" for path in others[:NAMED_FILES]]
         return reasons + files.problems
 
     def goes_live(self, arrived: Arrived) -> None:
         """Only now: other ranks wrote into the same folders until they had arrived."""
-        self.settled.put_back_folder_times(arrived.state.get("folder_times", {}))
+        self.as_before.put_back_folder_times(arrived.state.get("folder_times", {}))
 
 
 _LIMIT_S = 10.0

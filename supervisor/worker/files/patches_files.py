@@ -52,7 +52,7 @@ class _Files:
     def __init__(
         self, session: Seen, sizes: FileSizes, replayed: ReplayedFiles, record: ScriptFiles
     ) -> None:
-        self.interception = session.interception
+        self.call_state = session.call_state
         self.sizes = sizes
         self.replayed = replayed
         self.record = record
@@ -62,28 +62,28 @@ class _Files:
     def is_recorded(self) -> bool:
         """Other threads of the script count, too; what torch writes within a region (compiled code)
         does not."""
-        interception = self.interception
-        return interception.active and not (
-            interception.depth and get_ident() == interception.thread and not _is_called_by_user()
+        call_state = self.call_state
+        return call_state.active and not (
+            call_state.depth and get_ident() == call_state.thread and not _is_called_by_user()
         )
 
     @property
     def is_ours(self) -> bool:
         """Whether the training's own thread asks, and it is the script that does."""
-        interception = self.interception
-        if not interception.active or get_ident() != interception.thread:
+        call_state = self.call_state
+        if not call_state.active or get_ident() != call_state.thread:
             return False
-        return not interception.depth or _is_called_by_user()
+        return not call_state.depth or _is_called_by_user()
 
     @property
     def is_replayed(self) -> bool:
         """A thread of the script that saves what the training hands it counts, too."""
-        interception = self.interception
-        if not interception.replaying:
+        call_state = self.call_state
+        if not call_state.replaying:
             return False
-        if get_ident() == interception.thread:
+        if get_ident() == call_state.thread:
             return self.is_ours
-        return interception.active and not _is_called_by_us()
+        return call_state.active and not _is_called_by_us()
 
     def leaves_out_whole(self, path: str | os.PathLike[str]) -> bool:
         """Asked before a whole file is written by other means than `open`."""
@@ -170,18 +170,18 @@ def _never(*_: str) -> bool:
 
 def _patch_open(files: _Files) -> None:
     original = builtins.open
-    interception = files.interception
+    call_state = files.call_state
     early = files.record.early
 
     @functools.wraps(original)
     def open_(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-        if not (interception.active and isinstance(mode, str) and isinstance(file, _PATH)) or (
+        if not (call_state.active and isinstance(mode, str) and isinstance(file, _PATH)) or (
             not early and mode in _READING
         ):  # most calls: nothing depends on them
             return original(file, mode, *args, **kwargs)
-        if "a" in mode and interception.is_ours():  # a replay leaves most regions out
+        if "a" in mode and call_state.is_ours():  # a replay leaves most regions out
             with files.ours:
-                files.sizes.opened(os.fspath(file), replaying=interception.replaying)
+                files.sizes.opened(os.fspath(file), replaying=call_state.replaying)
         with files.ours:
             if files.is_recorded and "b" in mode and set(mode) & set("wx"):
                 files.replayed.whole.wrote(os.fsdecode(file))
@@ -224,7 +224,7 @@ def _patch_os_open(files: _Files) -> None:
     @functools.wraps(original)
     def open_(path: Any, flags: Any, *args: Any, **kwargs: Any) -> Any:
         if (
-            files.interception.active
+            files.call_state.active
             and isinstance(flags, int)
             and flags & (os.O_WRONLY | os.O_RDWR)
             and flags & os.O_TMPFILE != os.O_TMPFILE
@@ -256,7 +256,7 @@ def _opens_by_number(files: _Files, path: str, flags: int) -> None:
 
 def _patch_save(files: _Files) -> None:
     original = torch.save
-    interception = files.interception
+    call_state = files.call_state
 
     @functools.wraps(original)
     def save(obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
@@ -265,13 +265,13 @@ def _patch_save(files: _Files) -> None:
                 return None
         elif files.is_replayed and (isinstance(f, io.BytesIO) or not isinstance(f, io.IOBase)):
             files.replayed.saved_in_memory = True
-        if not interception.is_ours():
+        if not call_state.is_ours():
             return original(obj, f, *args, **kwargs)
-        interception.depth += 1  # what `torch.save` reads from tensors decides nothing
+        call_state.depth += 1  # what `torch.save` reads from tensors decides nothing
         try:
             return original(obj, f, *args, **kwargs)
         finally:
-            interception.depth -= 1
+            call_state.depth -= 1
 
     torch.save = save
 
@@ -302,7 +302,7 @@ def _patch_pair(
 
     @functools.wraps(original)
     def call(src: Any, dst: Any, *args: Any, **kwargs: Any) -> Any:
-        seen = files.interception.active and kwargs.get("src_dir_fd") is None
+        seen = files.call_state.active and kwargs.get("src_dir_fd") is None
         if seen and isinstance(src, _PATH) and isinstance(dst, _PATH):
             with files.ours:
                 if files.is_recorded and not os.path.isdir(src):
@@ -327,7 +327,7 @@ def _patch_single(
 
     @functools.wraps(original)
     def call(path: Any, *args: Any, **kwargs: Any) -> Any:
-        seen = files.interception.active and kwargs.get("dir_fd") is None
+        seen = files.call_state.active and kwargs.get("dir_fd") is None
         if seen and isinstance(path, _PATH):
             with files.ours:
                 if files.is_replayed and leaves_out(os.fsdecode(path)):
@@ -356,7 +356,7 @@ def _patch_safetensors(files: _Files) -> None:
     library may be imported late.
     """
     name = "safetensors.torch"
-    if files.interception.replaying and importlib.util.find_spec("safetensors") is not None:
+    if files.call_state.replaying and importlib.util.find_spec("safetensors") is not None:
         importlib.import_module(name)
     library: Any = sys.modules.get(name)
     original: Callable[..., Any] | None = getattr(library, "serialize_file", None)

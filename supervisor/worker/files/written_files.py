@@ -21,8 +21,8 @@ from supervisor.errors import ReplayError
 from supervisor.storage.files.private_files import own_os_open, write_json
 from supervisor.storage.run.file_names import absolute
 from supervisor.storage.script_files.set_aside import COPIED_BYTES, SetAside
-from supervisor.storage.steps.tape import EntryKind, TapeWriter
-from supervisor.storage.steps.tape_reader import TapeReader
+from supervisor.storage.steps.replay_log import EntryKind, ReplayLogWriter
+from supervisor.storage.steps.replay_log_reader import ReplayLogReader
 
 FILES = 2_000
 """The newest that are compared; their checksums are part of each checkpoint."""
@@ -117,28 +117,28 @@ class WrittenFiles:
         """
         now = self.checksums()
         kept = kept or {}
-        settled = set()
+        as_before = set()
         for name in now.keys() & saved.keys():
             old = self._aside.stored.get(name), kept.get(name)
             if now[name] == saved[name] or self._put_back(name, saved[name], old):
-                settled.add(name)
+                as_before.add(name)
         for name in saved.keys() - self._files.keys():  # a forward wrote it that was left out
             old = self._aside.stored.get(name), kept.get(name)
             if not os.path.lexists(name) and self._put_back(name, saved[name], old):
-                settled.add(name)
+                as_before.add(name)
         for written in self._files.values():  # which hold from here on what they did not
             written.size, written.checksum = 0, xxhash.xxh3_64()
-        return settled
+        return as_before
 
-    def differing(self, saved: Mapping[str, list[Any]], settled: Collection[str]) -> list[str]:
+    def differing(self, saved: Mapping[str, list[Any]], as_before: Collection[str]) -> list[str]:
         """Returns what this replay has written that is not as it was; called when all is put back.
 
         Args:
             saved: `checksums` of the checkpoint.
-            settled: what is known to be as it was.
+            as_before: what is known to be as it was.
         """
         found = []
-        for name in sorted((saved.keys() & self._files.keys()) - set(settled)):
+        for name in sorted((saved.keys() & self._files.keys()) - set(as_before)):
             size, checksum = saved[name]
             try:
                 content = _beginning(name, size + 1)
@@ -205,24 +205,24 @@ class FileSizes:
     """Cuts a file that the script appends to back to where it was, so that lines which are written
     again are not there twice.
 
-    Sizes are noted on the tape, for a fast-forward, and in a file of the run directory, for an
-    attempt that begins anew because there was no checkpoint yet.
+    Sizes are noted on the replay log, for a fast-forward, and in a file of the run directory, for
+    an attempt that begins anew because there was no checkpoint yet.
 
     Attributes:
-        source: the recorded tape while a fast-forward runs.
+        source: the recorded replay log while a fast-forward runs.
     """
 
     def __init__(
         self,
-        tape: TapeWriter,
+        replay_log: ReplayLogWriter,
         noted: Path,
         *,
         begins_again: bool,
-        source: TapeReader | None = None,
+        source: ReplayLogReader | None = None,
     ) -> None:
         """`begins_again`: a later attempt that starts from nothing."""
         self.source = source
-        self._tape = tape
+        self._replay_log = replay_log
         self._noted = noted
         self._begins_again = begins_again
         self._opened: set[str] = set()
@@ -250,7 +250,7 @@ class FileSizes:
             _cut(name, size, self._sizes[name])
             size = min(size, self._sizes[name])
         self._opened.add(name)
-        self._tape.append(EntryKind.FILE_SIZE, _SIZE.pack(size))
+        self._replay_log.append(EntryKind.FILE_SIZE, _SIZE.pack(size))
 
 
 def _cut(path: str, size: int, recorded: int) -> None:

@@ -10,10 +10,10 @@ from typing import Protocol
 import torch
 
 from supervisor.errors import ReplayError
-from supervisor.storage.steps.tape import EntryKind, TapeWriter
-from supervisor.storage.steps.tape_reader import TapeReader
+from supervisor.storage.steps.replay_log import EntryKind, ReplayLogWriter
+from supervisor.storage.steps.replay_log_reader import ReplayLogReader
 from supervisor.training_state.registry import GradientHook, Registry
-from supervisor.worker.core.interception_state import InterceptionState
+from supervisor.worker.core.call_state import CallState
 from supervisor.worker.core.replay_comparison import ReplayComparison
 from supervisor.worker.core.worker_context import WorkerContext
 
@@ -35,9 +35,9 @@ class CalledHooks:
         has_updated: an optimizer has stepped within this backward.
     """
 
-    def __init__(self, context: WorkerContext, tape: TapeWriter) -> None:
-        self._tape = tape
-        self._interception = context.interception
+    def __init__(self, context: WorkerContext, replay_log: ReplayLogWriter) -> None:
+        self._replay_log = replay_log
+        self._call_state = context.call_state
         self._progress = context.progress
         self._place = _CLOSED
         self.has_updated = False
@@ -47,26 +47,26 @@ class CalledHooks:
         """Whether a backward is under way."""
         return self._place != _CLOSED
 
-    def begin(self) -> int:
+    def start(self) -> int:
         """A backward begins; returns what `end` needs."""
         earlier, self._place = self._place, 0
         self.has_updated = False
         return earlier
 
-    def end(self, earlier: int) -> None:
+    def stop(self, earlier: int) -> None:
         self._place = earlier
 
     def called(self, hook: GradientHook) -> None:
-        """What is before the first module or optimizer was seen is on no tape."""
+        """What is before the first module or optimizer was seen is on no replay log."""
         if not self.are_due:
             hook.run()
             return
         if self._progress.has_started or self._progress.has_begun():
-            self._tape.append(EntryKind.HOOK, pack_call(hook.number, self._place))
+            self._replay_log.append(EntryKind.HOOK, pack_call(hook.number, self._place))
             self._place += 1
-        with self._interception.scripts_own() as is_seen:
+        with self._call_state.scripts_own() as is_seen:
             if not is_seen:
-                self._progress.tape_is_whole = False
+                self._progress.can_replay = False
             hook.run()
 
 
@@ -83,7 +83,7 @@ def unpack_call(data: bytes) -> tuple[int, int]:
 
 class RecordedHooks:
     """The other side of `CalledHooks`: those of the first step are called by its real backward,
-    those of later ones as the tape has them.
+    those of later ones as the replay log has them.
 
     Args:
         zeros: returns the gradient that a parameter gets.
@@ -95,14 +95,14 @@ class RecordedHooks:
 
     def __init__(
         self,
-        tape: TapeReader,
-        interception: InterceptionState,
+        replay_log: ReplayLogReader,
+        call_state: CallState,
         comparison: ReplayComparison,
         registry: Registry,
         zeros: Callable[[torch.Tensor], torch.Tensor],
     ) -> None:
-        self._tape = tape
-        self._interception = interception
+        self._replay_log = replay_log
+        self._call_state = call_state
         self._comparison = comparison
         self._hooks = registry.gradient_hooks
         self._zeros = zeros
@@ -122,12 +122,12 @@ class RecordedHooks:
             self.are_due = False
 
     def called(self, hook: GradientHook) -> None:
-        """A backward that is executed calls `hook`; one of a later step calls what the tape does
-        not have."""
+        """A backward that is executed calls `hook`; one of a later step calls what the replay log
+        does not have."""
         if not self.are_due:
             hook.run()
         elif self._are_really_called:
-            if self._has_tape():
+            if self._has_replay_log():
                 with self._comparison:
                     self._take(hook.number)
             self._run(hook)
@@ -135,7 +135,7 @@ class RecordedHooks:
     @contextlib.contextmanager
     def given_alone(self) -> Iterator[None]:
         """Within it gradients are given; parameters with hooks get theirs right before them."""
-        hooked = [hook.parameter for hook in self._hooks.values()] if self._has_tape() else []
+        hooked = [hook.parameter for hook in self._hooks.values()] if self._has_replay_log() else []
         bare = [p for p in hooked if p is not None and p.grad is None]
         yield
         for parameter in bare:
@@ -144,8 +144,8 @@ class RecordedHooks:
     def call(self) -> None:
         """Calls those of a backward that was left out."""
         with self._comparison, torch.no_grad():
-            while self._has_tape() and self._tape.peek() == EntryKind.HOOK:
-                number, place = unpack_call(self._tape.find_next(EntryKind.HOOK) or b"")
+            while self._has_replay_log() and self._replay_log.peek() == EntryKind.HOOK:
+                number, place = unpack_call(self._replay_log.find_next(EntryKind.HOOK) or b"")
                 if place != self._place:
                     return  # of the next backward
                 self._take(number)
@@ -158,14 +158,14 @@ class RecordedHooks:
                 self._run(hook)
 
     def _take(self, number: int) -> None:
-        found = unpack_call(self._tape.take(EntryKind.HOOK))
+        found = unpack_call(self._replay_log.take(EntryKind.HOOK))
         if found != (number, self._place):
             raise ReplayError("gradient hooks are called in another order")
         self._place += 1
 
     def _run(self, hook: GradientHook) -> None:
-        with self._interception.scripts_own():
+        with self._call_state.scripts_own():
             hook.run()
 
-    def _has_tape(self) -> bool:
-        return self._comparison.holds and not self._tape.is_before_training
+    def _has_replay_log(self) -> bool:
+        return self._comparison.holds and not self._replay_log.is_before_training

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch.compiler import is_dynamo_compiling
 
-from supervisor.training_state.census.place import is_torchs
 from supervisor.training_state.registry import GradientHook
-from supervisor.worker.core.interception_state import outside_dynamo, run_plainly
+from supervisor.training_state.script_state.place import is_torchs
+from supervisor.worker.core.call_state import outside_dynamo, run_plainly
 from supervisor.worker.core.part import Sides
 from supervisor.worker.core.training_hooks import Seen
 from supervisor.worker.gradients.called_hooks import GradientHooks
@@ -23,11 +23,11 @@ def watch_gradient_hooks(session: Seen, hooks: Sides[GradientHooks]) -> None:
     _patch_register_hook(session)
     original = torch.Tensor.register_post_accumulate_grad_hook
     register: Callable[[torch.Tensor, Any], Any] = original
-    interception = session.interception
+    call_state = session.call_state
 
     @outside_dynamo
     def called(hook: GradientHook) -> None:
-        if interception.active:
+        if call_state.active:
             hooks.now.called(hook)
         else:
             hook.run()
@@ -36,7 +36,7 @@ def watch_gradient_hooks(session: Seen, hooks: Sides[GradientHooks]) -> None:
     @functools.wraps(original)
     def register_post_accumulate_grad_hook(self: torch.Tensor, hook: Any) -> Any:
         is_seen = isinstance(hook, GradientHook)  # torch asks again for a subclass of tensors
-        if is_seen or is_dynamo_compiling() or not interception.is_ours() or is_torchs(hook):
+        if is_seen or is_dynamo_compiling() or not call_state.is_ours() or is_torchs(hook):
             return register(self, hook)
         found = GradientHook(hook, self, called)
         handle = register(self, found)
@@ -48,14 +48,14 @@ def watch_gradient_hooks(session: Seen, hooks: Sides[GradientHooks]) -> None:
 
 def _patch_retain_grad(session: Seen) -> None:
     original: Callable[[torch.Tensor], None] = torch.Tensor.retain_grad
-    interception = session.interception
+    call_state = session.call_state
 
     @run_plainly
     @functools.wraps(original)
     def retain_grad(self: torch.Tensor) -> None:
         original(self)
-        interception.has_tensor_hooks = True
-        if not is_dynamo_compiling() and interception.is_ours():
+        call_state.has_tensor_hooks = True
+        if not is_dynamo_compiling() and call_state.is_ours():
             session.object_found("retained", self)
 
     torch.Tensor.retain_grad = retain_grad  # type: ignore[method-assign, assignment]
@@ -64,12 +64,12 @@ def _patch_retain_grad(session: Seen) -> None:
 def _patch_register_hook(session: Seen) -> None:
     """No backward of ours may call what the script hangs on a tensor, so it is noted."""
     original: Callable[[torch.Tensor, Any], Any] = torch.Tensor.register_hook
-    interception = session.interception
+    call_state = session.call_state
 
     @run_plainly
     @functools.wraps(original)
     def register_hook(self: torch.Tensor, hook: Any) -> Any:
-        interception.has_tensor_hooks = True
+        call_state.has_tensor_hooks = True
         return original(self, hook)
 
     torch.Tensor.register_hook = register_hook  # type: ignore[method-assign]

@@ -57,7 +57,7 @@ class Experiment(Part):
 
     def at_boundary(self, step: int) -> None:
         wishes = self._wishes
-        self._inspection.end()
+        self._inspection.stop()
         if not self._began:
             self._began = True
             self._begin(step)
@@ -75,7 +75,7 @@ class Experiment(Part):
         if "seed" in wishes and step == wishes.get("seed_at"):
             _seed(int(wishes["seed"]))
         if step in wishes.get("inspect", ()):
-            self._inspection.begin(
+            self._inspection.start(
                 step, wishes.get("captures", {}).get(str(step), {}).get(self._rank)
             )
 
@@ -87,7 +87,7 @@ class Experiment(Part):
 
     def ends(self, how: Ended) -> None:
         """A step that broke off is written down, too."""
-        self._inspection.end()
+        self._inspection.stop()
 
     def _lower_rate(self) -> None:
         self._controls.lr_factor *= float(self._wishes["lr_factor"])

@@ -220,7 +220,7 @@ class Inspection:
         self._take_off: Callable[[], None] | None = None
         self._copies: ByIdentity[nn.Module, nn.Module] = ByIdentity()
 
-    def begin(self, step: int, capture: str | None = None) -> None:
+    def start(self, step: int, capture: str | None = None) -> None:
         """Called at the boundary before the step, within its first forward."""
         self._looked = False
         self._seen = {
@@ -259,9 +259,9 @@ class Inspection:
                     hook_of = self._gradient_hook(path)
                     self._handles.append(parameter.register_post_accumulate_grad_hook(hook_of))
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """Called at the next boundary and at the process's end; nothing if no step is looked at."""
-        found = self._watch.end() if self._watch is not None else None
+        found = self._watch.stop() if self._watch is not None else None
         self._watch = None
         if self._take_off is not None:
             self._take_off()

@@ -20,7 +20,7 @@ from supervisor.training_state.tensors import walk
 from supervisor.worker.core.part import ALWAYS, Arrived, Part
 from supervisor.worker.core.step_probe import StepProbe, tensors_in
 from supervisor.worker.core.worker_context import WorkerContext
-from supervisor.worker.script_state.script_census import ScriptCensus
+from supervisor.worker.script_state.script_state import ScriptStatePart
 from supervisor.worker.script_state.user_frames import user_frames
 from supervisor.worker.script_state.user_tensors import UserTensors
 
@@ -65,7 +65,7 @@ class StateDigests(Part):
         probe: of the training.
         state: captured without the user's variables.
         held: the user's tensors and arrays.
-        census: of what the script's Python holds.
+        script state: of what the script's Python holds.
     """
 
     name = "trail"
@@ -76,7 +76,7 @@ class StateDigests(Part):
         probe: TrailProbe,
         state: TrainingState,
         held: UserTensors,
-        census: ScriptCensus,
+        script_state: ScriptStatePart,
     ) -> None:
         self._probe = probe
         self._path = context.rundir.trail(context.rank)
@@ -85,7 +85,7 @@ class StateDigests(Part):
         self._registry = state.registry
         self._state = state
         self._held = held
-        self._census = census
+        self._script_state = script_state
         self._use = context.use
 
     def next_boundary(self, step: int) -> tuple[float, float]:
@@ -130,7 +130,7 @@ class StateDigests(Part):
             "variable": {
                 path: digest({"": value}) for path, value in self._held.find(user_frames()).items()
             },
-            "script": {path: _short(fact) for path, fact in self._census.facts().items()},
+            "script": {path: _short(fact) for path, fact in self._script_state.facts().items()},
         }
 
     def _optimizer_digests(self, optimizers: Mapping[str, Any]) -> dict[str, str]:

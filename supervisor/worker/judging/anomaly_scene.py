@@ -20,7 +20,7 @@ from supervisor.errors import UsageError, pass_on
 from supervisor.events.step_events import BatchCaptured
 from supervisor.numerics.gradient_flow import gradient_flow
 from supervisor.numerics.model_health import model_health
-from supervisor.ranks import LEAD_RANK
+from supervisor.ranks import FIRST_RANK
 from supervisor.records import Alert, Severity, StepRecord
 from supervisor.settings import CaptureSettings
 from supervisor.storage.checkpoints.checkpoints import CheckpointRing
@@ -54,7 +54,7 @@ class ModelScene(Part):
         self._rundir = context.rundir
         self._registry = context.registry
         self._warn = context.warn
-        self._is_off = context.rank != LEAD_RANK
+        self._is_off = context.rank != FIRST_RANK
         self._last_step: int | None = None
 
     def at_anomaly(self, step: int, *, worse: bool, folder: Path | None) -> None:

@@ -34,8 +34,8 @@ import numpy as np
 import torch
 import xxhash
 
-from supervisor.training_state.census.inside_containers import SCALARS, is_plain
-from supervisor.training_state.census.single_values import is_module, own_variables
+from supervisor.training_state.script_state.inside_containers import SCALARS, is_plain
+from supervisor.training_state.script_state.single_values import is_module, own_variables
 from supervisor.training_state.tensors import bytes_of
 from supervisor.training_state.user_code import is_library_file, is_users_class
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any
 
-from supervisor.storage.steps.tape import EntryKind
-from supervisor.storage.steps.tape_reader import TapeReader
+from supervisor.storage.steps.replay_log import EntryKind
+from supervisor.storage.steps.replay_log_reader import ReplayLogReader
 from supervisor.training_state.draws import between, look
-from supervisor.worker.core.interception_state import InterceptionState
+from supervisor.worker.core.call_state import CallState
 from supervisor.worker.core.process_signs import Heartbeat
 from supervisor.worker.core.replay_comparison import ReplayComparison
 from supervisor.worker.core.training_hooks import Call
@@ -35,16 +35,17 @@ class LoaderHooks(LoadingHooks):
     """The live side of `LoadingHooks`."""
 
     def __init__(self, context: WorkerContext, recording: Recording, heartbeat: Heartbeat) -> None:
-        self._interception = context.interception
+        self._call_state = context.call_state
         self._progress = context.progress
         self._recording = recording
         self._heartbeat = heartbeat
-        self._part = context.barrier("batch", records=True)
+        self._part = context.breakers("batch", records=True)
 
     def fetch(self, proof: LoadingProof, indices: Any, call: Call) -> Any:
-        """Returns the batch that `call` loads; its mark goes on the tape, with what it drew."""
-        probe, tape = self._progress.probe, self._recording.tape
-        with self._interception.region():
+        """Returns the batch that `call` loads; its mark goes on the replay log, with what it
+        drew."""
+        probe, replay_log = self._progress.probe, self._recording.replay_log
+        with self._call_state.region():
             earlier = look()
         forward_calls = probe.forward_calls
         batch = proof.watch(indices, call)
@@ -54,29 +55,29 @@ class LoaderHooks(LoadingHooks):
             proof.decide()
             mark = drawn = b""
             if not proof.is_given_up:
-                with self._interception.region():
+                with self._call_state.region():
                     mark = pack_mark(indices, batch)
                     drawn = between(earlier, look())
-            tape.append(EntryKind.BATCH, mark)
+            replay_log.append(EntryKind.BATCH, mark)
             if drawn:
-                tape.append(EntryKind.DRAWN, drawn)
+                replay_log.append(EntryKind.DRAWN, drawn)
         return batch
 
     def stream_fetch(self, stream: Stream, call: Call) -> Any:
-        """Returns the batch that `call` makes; its mark goes on the tape.
+        """Returns the batch that `call` makes; its mark goes on the replay log.
 
         Raises:
             StopIteration: the stream has ended.
         """
-        proof, probe, tape = stream.proof, self._progress.probe, self._recording.tape
-        with self._interception.region():
+        proof, probe, replay_log = stream.proof, self._progress.probe, self._recording.replay_log
+        with self._call_state.region():
             earlier = look()
         forward_calls = probe.forward_calls
         try:
             batch = proof.make(stream, call)
         except StopIteration:
             with self._part:
-                tape.append(EntryKind.STREAM_END, stream.packed())
+                replay_log.append(EntryKind.STREAM_END, stream.packed())
             raise
         with self._part:
             if probe.forward_calls != forward_calls:
@@ -85,7 +86,7 @@ class LoaderHooks(LoadingHooks):
             proof.decide()
             drawn, fetched, state = b"", b"", ""
             if not proof.is_given_up:
-                with self._interception.region():
+                with self._call_state.region():
                     fetched = pack_mark(contents(batch), batch)
                     drawn = between(earlier, look())
                     form = FetchMark.unpack(fetched).form
@@ -100,13 +101,13 @@ class LoaderHooks(LoadingHooks):
                 fetch=fetched,
                 state=state,
             )
-            tape.append(EntryKind.STREAM_BATCH, mark.pack())
+            replay_log.append(EntryKind.STREAM_BATCH, mark.pack())
         return batch
 
     def worker_batch(
         self, iteration: Iteration, worker: int, indices: Any, note: WorkerNote | None, batch: Any
     ) -> Any:
-        """Returns the batch; its mark goes on the tape, with the worker's note."""
+        """Returns the batch; its mark goes on the replay log, with the worker's note."""
         proof = iteration.proof
         if not proof.is_given_up:
             with self._part:
@@ -114,7 +115,7 @@ class LoaderHooks(LoadingHooks):
                 drawn, fetched, verified = b"", b"", False
                 if note is not None and not proof.is_given_up:
                     drawn, verified = note.drawn, note.is_verified
-                    with self._interception.region():
+                    with self._call_state.region():
                         fetched = pack_mark(indices, batch)
                 mark = WorkerMark(
                     iteration=iteration.number,
@@ -126,16 +127,16 @@ class LoaderHooks(LoadingHooks):
                     drawn=drawn,
                     fetch=fetched,
                 )
-                self._recording.tape.append(EntryKind.WORKER_BATCH, mark.pack())
+                self._recording.replay_log.append(EntryKind.WORKER_BATCH, mark.pack())
         return batch
 
     def epoch_ended(self, iteration: Iteration) -> None:
         """A loader with workers has handed out all batches of its epoch."""
         if not iteration.proof.is_given_up:
-            self._recording.tape.append(EntryKind.EPOCH_END, pack_iteration(iteration.number))
+            self._recording.replay_log.append(EntryKind.EPOCH_END, pack_iteration(iteration.number))
 
     def batch(self, batch: Any) -> Any:
-        self._interception.depth += 1
+        self._call_state.depth += 1
         try:
             if self._part.is_on:
                 self._progress.probe.saw_batch(batch)
@@ -144,7 +145,7 @@ class LoaderHooks(LoadingHooks):
         except BaseException as error:
             self._part.caught(error)
         finally:
-            self._interception.depth -= 1
+            self._call_state.depth -= 1
         return batch
 
 
@@ -161,8 +162,8 @@ class ReplayedLoaders(LoadingHooks):
 
     def __init__(
         self,
-        tape: TapeReader,
-        interception: InterceptionState,
+        replay_log: ReplayLogReader,
+        call_state: CallState,
         comparison: ReplayComparison,
         *,
         allowed: Collection[int],
@@ -171,17 +172,17 @@ class ReplayedLoaders(LoadingHooks):
         saw_batch: Callable[[Any], None],
     ) -> None:
         self._saw_batch = saw_batch
-        self._interception = interception
+        self._call_state = call_state
         self._comparison = comparison
         shapes = KnownShapes(hand_out)
         self._skipping = LoaderSkipping(
-            tape, interception, allowed=allowed, shapes=shapes, data=data
+            replay_log, call_state, allowed=allowed, shapes=shapes, data=data
         )
         self._of_workers = WorkerSkipping(
-            tape, interception, target=comparison.target, allowed=allowed, shapes=shapes
+            replay_log, call_state, target=comparison.target, allowed=allowed, shapes=shapes
         )
         self._streams = StreamSkipping(
-            tape, interception, allowed=allowed, shapes=shapes, told=data.told
+            replay_log, call_state, allowed=allowed, shapes=shapes, told=data.told
         )
 
     def fetch(self, proof: LoadingProof, indices: Any, call: Call) -> Any:
@@ -191,7 +192,7 @@ class ReplayedLoaders(LoadingHooks):
                 if not self._is_near():
                     batch = self._skipping.stand_in(proof, indices)
                 if batch is None:
-                    with self._interception.region():
+                    with self._call_state.region():
                         earlier = look()
                     batch = self._skipping.load(proof, indices, call, earlier)
                     self._skipping.loaded(proof, indices, batch, earlier)

@@ -3,7 +3,7 @@
 The live run notes, for every batch that a map-style loader fetches: a checksum of the indices, the
 first values, the shapes, and what loading drew from the global random generators. The replay draws
 the indices again, and hands out a copy of an earlier batch of the same shapes. What the script
-reads from it comes off the tape, as for any tensor; `PlaceholderTracker` sees to the rest.
+reads from it comes off the replay log, as for any tensor; `PlaceholderTracker` sees to the rest.
 
 What a checkpoint holds of data sets.
 
@@ -27,13 +27,13 @@ import xxhash
 from torch.utils import _pytree as pytree
 
 from supervisor.errors import ReplayError
-from supervisor.storage.steps.tape import EntryKind
-from supervisor.storage.steps.tape_reader import TapeReader
-from supervisor.training_state.census.reach import Reach
+from supervisor.storage.steps.replay_log import EntryKind
+from supervisor.storage.steps.replay_log_reader import ReplayLogReader
 from supervisor.training_state.draws import Generators, advance, between, look
 from supervisor.training_state.held_values import put_back, storages
+from supervisor.training_state.script_state.reach import Reach
 from supervisor.training_state.tensors import memory_of, storage_of
-from supervisor.worker.core.interception_state import InterceptionState
+from supervisor.worker.core.call_state import CallState
 from supervisor.worker.core.step_probe import first_tensor
 from supervisor.worker.loading.loading_proof import LoadingProof
 from supervisor.worker.script_state.user_frames import user_frames
@@ -42,11 +42,11 @@ from supervisor.worker.script_state.user_frames import user_frames
 class RecordedData:
     """Puts values of a checkpoint into a data set.
 
-    Tensors alone: what the script takes out of them as arrays comes off the tape.
+    Tensors alone: what the script takes out of them as arrays comes off the replay log.
 
     Args:
         saved: path → tensor or array, in its plain form.
-        told: see `LoadingProofs.told_states`; kept as an attribute.
+        told: see `LoadingProofs.dataset_states`; kept as an attribute.
     """
 
     def __init__(self, saved: Mapping[str, Any], told: Mapping[str, str] | None = None) -> None:
@@ -78,7 +78,7 @@ _SIZES = struct.Struct("<QI")
 
 @dataclass(frozen=True, slots=True)
 class FetchMark:
-    """What the tape keeps of one batch that was fetched.
+    """What the replay log keeps of one batch that was fetched.
 
     Attributes:
         indices: checksum of the samples' indices; of streams, which have none, of their contents.
@@ -98,7 +98,7 @@ class FetchMark:
 
 
 def pack_mark(indices: Any, batch: Any) -> bytes:
-    """Returns the `FetchMark` of a batch as the tape keeps it."""
+    """Returns the `FetchMark` of a batch as the replay log keeps it."""
     first, form = first_tensor(batch), form_of(batch)
     head = b"" if first is None or not form else bytes(memory_of(_head(first)))
     return _SIZES.pack(checksum(indices), len(head)) + head + form.encode()
@@ -108,8 +108,8 @@ class LoaderSkipping:
     """Answers fetches during a fast-forward.
 
     Args:
-        tape: where the recorded run's fetches are.
-        interception: what happens in here is not the script's.
+        replay log: where the recorded run's fetches are.
+        call_state: what happens in here is not the script's.
         allowed: numbers of the data sets whose batches may be others; those of the rest are loaded
             and only compared.
         shapes: of the batches that were really loaded.
@@ -118,15 +118,15 @@ class LoaderSkipping:
 
     def __init__(
         self,
-        tape: TapeReader,
-        interception: InterceptionState,
+        replay_log: ReplayLogReader,
+        call_state: CallState,
         *,
         allowed: Collection[int],
         shapes: KnownShapes,
         data: RecordedData,
     ) -> None:
-        self._tape = tape
-        self._interception = interception
+        self._replay_log = replay_log
+        self._call_state = call_state
         self._allowed = allowed
         self._shapes = shapes
         self._data = data
@@ -142,16 +142,16 @@ class LoaderSkipping:
         Raises:
             ReplayError: the recorded run fetched something else here.
         """
-        data = self._tape.find_next(EntryKind.BATCH)
+        data = self._replay_log.find_next(EntryKind.BATCH)
         if not data or proof.number not in self._allowed:
             return None
         mark = FetchMark.unpack(data)
         if not self._shapes.has(mark):
             return None
-        while self._tape.peek() not in (EntryKind.BATCH, EntryKind.STEP, 0):
-            self._tape.take(self._tape.peek())  # what was read while it was loaded
-        compare_indices(FetchMark.unpack(self._tape.take(EntryKind.BATCH)), indices)
-        with self._interception.region():
+        while self._replay_log.peek() not in (EntryKind.BATCH, EntryKind.STEP, 0):
+            self._replay_log.take(self._replay_log.peek())  # what was read while it was loaded
+        compare_indices(FetchMark.unpack(self._replay_log.take(EntryKind.BATCH)), indices)
+        with self._call_state.region():
             batch = self._shapes.stand_in(mark)
             self._advance(self._drawn())
         return batch
@@ -168,19 +168,19 @@ class LoaderSkipping:
         batch = proof.watch(indices, call)
         if not self._is_other(proof, batch):
             return batch
-        with self._interception.region():
+        with self._call_state.region():
             if between(earlier, look()) or not self._data.put_into(proof.data):
                 return batch
         return call()
 
     def _is_other(self, proof: LoadingProof, batch: Any) -> bool:
         """Whether a batch does not begin as the recorded one."""
-        data = None if proof.is_given_up else self._tape.find_next(EntryKind.BATCH)
+        data = None if proof.is_given_up else self._replay_log.find_next(EntryKind.BATCH)
         first = first_tensor(batch)
         if not data or first is None:
             return False
         mark = FetchMark.unpack(data)
-        with self._interception.region():
+        with self._call_state.region():
             is_same_form = bool(mark.head) and mark.form == form_of(batch)
             return is_same_form and mark.head != bytes(memory_of(_head(first)))
 
@@ -193,25 +193,25 @@ class LoaderSkipping:
         Raises:
             ReplayError: the recorded run fetched something else here.
         """
-        data = self._tape.take(EntryKind.BATCH)
+        data = self._replay_log.take(EntryKind.BATCH)
         if data:
             mark = FetchMark.unpack(data)
             compare_indices(mark, indices)
             if proof.number in self._allowed:
-                with self._interception.region():
+                with self._call_state.region():
                     self._shapes.loaded(mark, batch)
         else:
             proof.is_given_up = True
         drawn = self._drawn()
         if data:
-            with self._interception.region():
+            with self._call_state.region():
                 if between(earlier, look()) != drawn:
                     raise ReplayError("loading draws other random numbers than in the recorded run")
 
     def _drawn(self) -> bytes:
-        """What the recorded run's loading drew, from the tape."""
-        is_next = self._tape.peek() == EntryKind.DRAWN
-        return self._tape.take(EntryKind.DRAWN) if is_next else b""
+        """What the recorded run's loading drew, from the replay log."""
+        is_next = self._replay_log.peek() == EntryKind.DRAWN
+        return self._replay_log.take(EntryKind.DRAWN) if is_next else b""
 
     def _advance(self, drawn: bytes) -> None:
         try:

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from supervisor.errors import pass_on
-from supervisor.worker.core.interception_state import InterceptionState, has_compiled
+from supervisor.worker.core.call_state import CallState, has_compiled
 from supervisor.worker.loading.fingerprint import CannotTell, NamedGlobals, fingerprint, is_users
 from supervisor.worker.loading.worker_proof import owner
 
@@ -144,13 +144,13 @@ class LoadingProof:
         number: int,
         data: Any,
         collate: Any,
-        interception: InterceptionState,
+        call_state: CallState,
         *,
         in_worker: bool = False,
     ) -> None:
         self.number = number
         self._in_worker = in_worker
-        self._interception = interception
+        self._call_state = call_state
         self.is_given_up = False
         self.reason = ""
         self._data = weakref.ref(data)  # neither must live on because it was watched
@@ -236,7 +236,7 @@ class LoadingProof:
         environment = repr(sorted(os.environ.items()))
         for own in (self._compared_data(), self._collate(), self._reached, environment):
             try:
-                with self._interception.region():
+                with self._call_state.region():
                     found.append(
                         None
                         if own is None
@@ -253,11 +253,11 @@ class LoadingProof:
 class LoadingPromise(LoadingProof):
     """Stands for every data set where `fast_forward.skip_loading` is true: the user's word."""
 
-    def __init__(self, interception: InterceptionState) -> None:
-        super().__init__(0, self, LoadingPromise, interception)
+    def __init__(self, call_state: CallState) -> None:
+        super().__init__(0, self, LoadingPromise, call_state)
 
     def watch(self, indices: Any, load: Callable[[], Any]) -> Any:
-        with self._interception.region():  # what it reads and opens is the user's word, too
+        with self._call_state.region():  # what it reads and opens is the user's word, too
             return load()
 
     def decide(self) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from supervisor.by_identity import ByIdentity
-from supervisor.worker.core.interception_state import InterceptionState, has_compiled
+from supervisor.worker.core.call_state import CallState, has_compiled
 from supervisor.worker.core.part import Part, SavePoint
 from supervisor.worker.loading.loading_proof import LoadingPromise, LoadingProof
 from supervisor.worker.loading.stream_proof import StreamProof
@@ -22,7 +22,8 @@ class LoadingProofs(Part):
         promised: see `LoadingPromise`; otherwise each data set is watched.
 
     Attributes:
-        is_noted: what data sets load is watched and on the tape; a resume goes by its tape.
+        is_noted: what data sets load is watched and on the replay log; a resume goes by its replay
+            log.
         may_leave_out: this process may leave loading out, and its checkpoints may promise it.
     """
 
@@ -30,7 +31,7 @@ class LoadingProofs(Part):
 
     def __init__(
         self,
-        interception: InterceptionState,
+        call_state: CallState,
         *,
         promised: bool,
         is_noted: bool = True,
@@ -38,9 +39,9 @@ class LoadingProofs(Part):
     ) -> None:
         self.is_noted = is_noted
         self.may_leave_out = may_leave_out
-        self.promise = LoadingPromise(interception) if promised else None
-        self._interception = interception
-        self._given_up = LoadingProof(-1, self, LoadingProofs, interception)
+        self.promise = LoadingPromise(call_state) if promised else None
+        self._call_state = call_state
+        self._given_up = LoadingProof(-1, self, LoadingProofs, call_state)
         self._given_up.is_given_up = True
         # Data set → its proofs, one a collate function.
         self._known: ByIdentity[Any, list[LoadingProof]] = ByIdentity()
@@ -52,11 +53,11 @@ class LoadingProofs(Part):
         """The proof for what a map-style fetcher loads."""
         if self.promise is not None:
             return self.promise
-        interception = self._interception
+        call_state = self._call_state
         found = self._known_or_new(
             self._known,
             fetcher,
-            lambda n, data, collate: LoadingProof(n, data, collate, interception),
+            lambda n, data, collate: LoadingProof(n, data, collate, call_state),
         )
         return found or self._given_up
 
@@ -71,11 +72,11 @@ class LoadingProofs(Part):
 
     def of_stream(self, fetcher: Any) -> StreamProof | None:
         """The proof for what an iterable-style fetcher makes; None if there can be none."""
-        interception = self._interception
+        call_state = self._call_state
         return self._known_or_new(
             self._of_streams,
             fetcher,
-            lambda n, data, collate: StreamProof(n, data, collate, interception),
+            lambda n, data, collate: StreamProof(n, data, collate, call_state),
         )
 
     def _known_or_new(
@@ -95,7 +96,7 @@ class LoadingProofs(Part):
         return proof
 
     def save(self, point: SavePoint) -> None:
-        point.hold({"told_states": self.told_states()})
+        point.hold({"told_states": self.dataset_states()})
         point.note({"pure_loading": self.left_out()})
 
     def left_out(self) -> list[int]:
@@ -105,7 +106,7 @@ class LoadingProofs(Part):
             return []
         return sorted(proof.number for proof in self._all() if proof.holds())
 
-    def told_states(self) -> dict[str, str]:
+    def dataset_states(self) -> dict[str, str]:
         """What streams that tell their state told last, by `Stream.key`. For a checkpoint."""
         found: dict[str, str] = {}
         for proof in self._proofs:

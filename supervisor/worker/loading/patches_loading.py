@@ -20,7 +20,7 @@ from torch.utils.data._utils import fetch as fetching
 from supervisor.errors import pass_on
 from supervisor.training_state.draws import Generators, advance, between, look
 from supervisor.worker.core.budget import Share
-from supervisor.worker.core.interception_state import InterceptionState
+from supervisor.worker.core.call_state import CallState
 from supervisor.worker.core.part import Sides
 from supervisor.worker.core.training_hooks import Seen
 from supervisor.worker.loading.loading_hooks import LoadingHooks
@@ -46,11 +46,11 @@ def watch_fetches(session: Seen, loading: Sides[LoadingHooks], proofs: LoadingPr
     """
     fetcher: Any = fetching._MapDatasetFetcher
     original = fetcher.fetch
-    interception = session.interception
+    call_state = session.call_state
 
     @functools.wraps(original)
     def fetch(self: Any, indices: Any) -> Any:
-        if not interception.is_ours():
+        if not call_state.is_ours():
             return original(self, indices)
         proof = self.__dict__.get("_proof")
         if proof is None:  # a fetcher lives for an epoch
@@ -68,16 +68,16 @@ def _watch_streams(session: Seen, loading: Sides[LoadingHooks], proofs: LoadingP
     """The same for iterable-style data sets."""
     fetcher: Any = fetching._IterableDatasetFetcher
     original = fetcher.fetch
-    interception = session.interception
+    call_state = session.call_state
 
     @functools.wraps(original)
     def fetch(self: Any, indices: Any) -> Any:
-        if self.ended or not interception.is_ours():
+        if self.ended or not call_state.is_ours():
             return original(self, indices)
         stream = self.__dict__.get("_stream", _UNKNOWN)
         if stream is _UNKNOWN:  # a fetcher lives for an epoch
             proof = proofs.of_stream(self)
-            stream = self._stream = None if proof is None else proof.begin(self)
+            stream = self._stream = None if proof is None else proof.start(self)
         if stream is None or stream.proof.is_given_up:
             return original(self, indices)
         return loading.now.stream_fetch(stream, functools.partial(original, self, indices))
@@ -92,12 +92,10 @@ _BUDGET = Share(0.02)
 class WorkerWatch:
     """Lives as long as its process; what goes wrong in here ends the watch, not the loading."""
 
-    def __init__(
-        self, proof: WorkerProof, data: Any, collate: Any, interception: InterceptionState
-    ) -> None:
+    def __init__(self, proof: WorkerProof, data: Any, collate: Any, call_state: CallState) -> None:
         self._promised = proof.promised
         self._closely = 0 if proof.promised else 1 if proof.was_watched else CLOSELY
-        self._proof = LoadingProof(0, data, collate, interception, in_worker=True)
+        self._proof = LoadingProof(0, data, collate, call_state, in_worker=True)
         self._is_over = False
         self._fetches = 0
         self._compare_at = 0.0
@@ -172,15 +170,15 @@ def watch_workers(session: Seen, loading: Sides[LoadingHooks], proofs: LoadingPr
 def _patch_fetch_in_workers(session: Seen, started: _Started) -> None:
     fetcher: Any = fetching._MapDatasetFetcher
     original = fetcher.fetch
-    interception = session.interception
+    call_state = session.call_state
 
     @functools.wraps(original)
     def fetch(self: Any, indices: Any) -> Any:
         proof = started.proof
-        if proof is None or interception.active or not proof.is_of(self.dataset, self.collate_fn):
+        if proof is None or call_state.active or not proof.is_of(self.dataset, self.collate_fn):
             return original(self, indices)
         if started.watch is None:
-            started.watch = WorkerWatch(proof, self.dataset, self.collate_fn, interception)
+            started.watch = WorkerWatch(proof, self.dataset, self.collate_fn, call_state)
         return started.watch.fetch(indices, functools.partial(original, self))
 
     fetcher.fetch = fetch
@@ -195,7 +193,7 @@ def _patch_beginning(
 ) -> None:
     loader_class: Any = DataLoader
     original = loader_class._get_iterator
-    interception = session.interception
+    call_state = session.call_state
     iterator_class: Any = dataloader._MultiProcessingDataLoaderIter
     reset = iterator_class._reset
     beginning: list[Iteration] = []
@@ -204,7 +202,7 @@ def _patch_beginning(
     @functools.wraps(original)
     def _get_iterator(self: Any) -> Any:
         nonlocal count
-        if not (interception.is_ours() and proofs.is_noted and _is_ordered(self)):
+        if not (call_state.is_ours() and proofs.is_noted and _is_ordered(self)):
             return original(self)
         proof = proofs.of_workers(self)
         if proof is None or proof.is_given_up:
@@ -284,7 +282,7 @@ def _patch_handing_out(
 ) -> None:
     iterator: Any = dataloader._MultiProcessingDataLoaderIter
     process_data, next_data = iterator._process_data, iterator._next_data
-    interception = session.interception
+    call_state = session.call_state
 
     @functools.wraps(process_data)
     def _process_data(self: Any, data: Any, *worker: int) -> Any:
@@ -296,7 +294,7 @@ def _patch_handing_out(
             return process_data(self, data, *worker)
         indices = iteration.drawn.pop(0) if iteration.drawn else None
         batch = process_data(self, data, *worker)
-        if interception.is_ours():
+        if call_state.is_ours():
             number = worker[0] if worker else iteration.handed_out % self._num_workers
             batch = loading.now.worker_batch(iteration, number, indices, note, batch)
         if isinstance(batch, LeftOut):  # the replay is not the recorded run
@@ -310,7 +308,7 @@ def _patch_handing_out(
             return next_data(self)
         except StopIteration:
             iteration = iterations.get(self)
-            if iteration is not None and not self._persistent_workers and interception.is_ours():
+            if iteration is not None and not self._persistent_workers and call_state.is_ours():
                 loading.now.epoch_ended(iteration)
             raise
 

@@ -1,10 +1,10 @@
 """Sees to it that no value of a batch that was left out reaches the script.
 
 A fast-forward hands out other batches of the same shapes. That changes nothing as long as their
-values stay inside tensors, for what is read from tensors comes off the tape, and tensors are put
-back at the target. This mode follows the placeholders, and all that is computed from them, through
-every operation of torch, and calls `on_leak` where a value would come out: in a shape, in an array,
-in a file, or in a tensor that nothing puts back.
+values stay inside tensors, for what is read from tensors comes off the replay log, and tensors are
+put back at the target. This mode follows the placeholders, and all that is computed from them,
+through every operation of torch, and calls `on_leak` where a value would come out: in a shape, in
+an array, in a file, or in a tensor that nothing puts back.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
-from supervisor.worker.core.interception_state import InterceptionState
+from supervisor.worker.core.call_state import CallState
 from supervisor.worker.ranks.silenced_collectives import COLLECTIVES
-from supervisor.worker.reads.patches_reads import watch_ways_out
+from supervisor.worker.reads.patches_reads import watch_storage_access
 
 _TORCHS_OWN = frozenset({"aten", "prim", "prims"})
 _DRAWS_BY_VALUE = frozenset(
@@ -44,30 +44,30 @@ class _Then:
 
 
 class PlaceholderTracker(TorchDispatchMode):
-    """Active from `begin` to `end`, in the training's thread.
+    """Active from `start` to `end`, in the training's thread.
 
     Args:
-        interception: what happens inside regions is not the script's.
+        call_state: what happens inside regions is not the script's.
         on_leak: called with what the script does; it must not return while `is_active`.
     """
 
-    def __init__(self, interception: InterceptionState, on_leak: Callable[[str], None]) -> None:
+    def __init__(self, call_state: CallState, on_leak: Callable[[str], None]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.handed_out = 0
         self.is_active = False
-        self._interception = interception
+        self._call_state = call_state
         self._on_leak = on_leak
         self._batches: dict[int, StorageWeakRef] = {}
         self._derived: dict[int, StorageWeakRef] = {}
         self._restore: Callable[[], None] = lambda: None
         self._sweep_at = _SWEEP
 
-    def begin(self) -> None:
+    def start(self) -> None:
         self.is_active = True
-        self._restore = watch_ways_out(self._asked)
+        self._restore = watch_storage_access(self._asked)
         self.__enter__()  # type: ignore[no-untyped-call]
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """Called at the target. May be called again; then it does nothing."""
         if not self.is_active:
             return
@@ -129,7 +129,7 @@ class PlaceholderTracker(TorchDispatchMode):
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if not self.is_active or self._interception.depth or not self.handed_out:
+        if not self.is_active or self._call_state.depth or not self.handed_out:
             return func(*args, **kwargs)
         given = [t for t in _tensors((args, kwargs)) if self._is_tainted(t)]
         if given:
@@ -169,7 +169,7 @@ class PlaceholderTracker(TorchDispatchMode):
 
     def _asked(self, tensor: torch.Tensor, name: str) -> None:
         """The script takes the values of a tensor without an operation of torch."""
-        if self.is_active and not self._interception.depth and self._is_tainted(tensor):
+        if self.is_active and not self._call_state.depth and self._is_tainted(tensor):
             self._on_leak(f"the script takes values out by {name}")
 
     def _is_tainted(self, tensor: torch.Tensor) -> bool:

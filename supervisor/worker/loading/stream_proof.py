@@ -1,8 +1,9 @@
 """Whether samples of an `IterableDataset` can be left out of a fast-forward.
 
-Only a data set that tells its state (`told_state`) can go on at another place: what other streams
-hold from sample to sample nobody can see, so all their samples are made again. The first fetches
-are watched as those of map-style data sets are; that the data set itself changes is no objection.
+Only a data set that tells its state (`dataset_state`) can go on at another place: what other
+streams hold from sample to sample nobody can see, so all their samples are made again. The first
+fetches are watched as those of map-style data sets are; that the data set itself changes is no
+objection.
 
 Where a library's stream of samples stands, as its own `state_dict` tells it.
 
@@ -39,7 +40,7 @@ def tells_state(data: Any) -> bool:
     return all(code is not None and not is_users(code.co_filename) for code in codes)
 
 
-def told_state(data: Any) -> str:
+def dataset_state(data: Any) -> str:
     """Returns the state as JSON.
 
     Raises:
@@ -83,7 +84,7 @@ def go_on_from(fetcher: Any, state: str) -> Callable[[], None]:
 _BUDGET = Share(0.02, allowance_s=0.2)
 """Of the time of loading, for asking for the state."""
 _HEAD = struct.Struct("<HIQ8xBH")
-"""Of its eight unused bytes older tapes made use."""
+"""Of its eight unused bytes older replay logs made use."""
 _FOLLOWS, _GIVEN_UP, _STATE = 1, 2, 4
 _SIZE = struct.Struct("<I")
 _KEPT_STATES = 64
@@ -93,7 +94,7 @@ _PLACE = struct.Struct("<HIQ")
 
 @dataclass(frozen=True, slots=True)
 class StreamMark:
-    """What the tape keeps of a batch of a stream.
+    """What the replay log keeps of a batch of a stream.
 
     Attributes:
         proof: number of the proof.
@@ -158,7 +159,7 @@ class Stream:
         return f"{self.proof.number}.{self.number}.{self.fetches - back}"
 
     def packed(self) -> bytes:
-        """Which stream and batch this is, as the tape keeps it beside a state or an end."""
+        """Which stream and batch this is, as the replay log keeps it beside a state or an end."""
         return _PLACE.pack(self.proof.number, self.number, self.fetches)
 
 
@@ -170,8 +171,8 @@ class StreamProof(LoadingProof):
         told: what it told, behind the newest batches of its streams (see `Stream.key`).
     """
 
-    def __init__(self, number: int, data: Any, collate: Any, interception: Any) -> None:
-        super().__init__(number, data, collate, interception)
+    def __init__(self, number: int, data: Any, collate: Any, call_state: Any) -> None:
+        super().__init__(number, data, collate, call_state)
         self.tells_state = tells_state(data)
         self.reason = "" if self.tells_state else "it does not tell where it stands"
         self.told: deque[tuple[str, str]] = deque(maxlen=_KEPT_STATES)
@@ -179,7 +180,7 @@ class StreamProof(LoadingProof):
         self._streams = 0
         self._loading_s = self._telling_s = 0.0
 
-    def begin(self, fetcher: Any) -> Stream:
+    def start(self, fetcher: Any) -> Stream:
         """A new iterator over the data set."""
         self._streams += 1
         return Stream(self, fetcher, self._streams - 1)
@@ -199,8 +200,8 @@ class StreamProof(LoadingProof):
             return False
         started = time.perf_counter()
         try:
-            with self._interception.region():
-                self.told.append((stream.key(), told_state(stream.fetcher.dataset)))
+            with self._call_state.region():
+                self.told.append((stream.key(), dataset_state(stream.fetcher.dataset)))
         except CannotTell as why:
             self.reason = str(why)
         except BaseException as error:  # a library's own

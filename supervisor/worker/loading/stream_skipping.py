@@ -8,10 +8,10 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from supervisor.errors import ReplayError
-from supervisor.storage.steps.tape import EntryKind
-from supervisor.storage.steps.tape_reader import TapeReader
+from supervisor.storage.steps.replay_log import EntryKind
+from supervisor.storage.steps.replay_log_reader import ReplayLogReader
 from supervisor.training_state.draws import advance, between, look
-from supervisor.worker.core.interception_state import InterceptionState
+from supervisor.worker.core.call_state import CallState
 from supervisor.worker.loading.loader_skipping import (
     FetchMark,
     KnownShapes,
@@ -28,20 +28,20 @@ class StreamSkipping:
 
     Args:
         allowed: numbers of the data sets whose batches may be others.
-        told: what streams told of their state, see `LoadingProofs.told_states`.
+        told: what streams told of their state, see `LoadingProofs.dataset_states`.
     """
 
     def __init__(
         self,
-        tape: TapeReader,
-        interception: InterceptionState,
+        replay_log: ReplayLogReader,
+        call_state: CallState,
         *,
         allowed: Collection[int],
         shapes: KnownShapes,
         told: Mapping[str, str],
     ) -> None:
-        self._tape = tape
-        self._interception = interception
+        self._replay_log = replay_log
+        self._call_state = call_state
         self._allowed = allowed
         self._shapes = shapes
         self._told = told
@@ -68,7 +68,7 @@ class StreamSkipping:
             ReplayError: this is not what the recorded run did here.
             StopIteration: the stream has ended, as it did then.
         """
-        kind, data = next(self._tape.ahead(*_MADE), (0, b""))
+        kind, data = next(self._replay_log.ahead(*_MADE), (0, b""))
         if self._are_recorded is None:
             self._are_recorded = kind != 0
         if not self._are_recorded:  # by a version that did not watch them
@@ -109,16 +109,16 @@ class StreamSkipping:
         return batch
 
     def _take(self, kind: EntryKind) -> None:
-        found = next(self._tape.ahead(*_MADE, EntryKind.TRAINING), (0, b""))[0]
-        if found == kind or not self._tape.is_before_training:
-            self._tape.take(kind)
+        found = next(self._replay_log.ahead(*_MADE, EntryKind.TRAINING), (0, b""))[0]
+        if found == kind or not self._replay_log.is_before_training:
+            self._replay_log.take(kind)
 
     def _leave_out(self, stream: Stream, mark: StreamMark, fetched: FetchMark) -> Any:
         self._pass_reads()
-        self._tape.take(EntryKind.STREAM_BATCH)
+        self._replay_log.take(EntryKind.STREAM_BATCH)
         stream.fetches += 1
         self._behind.add(stream)
-        with self._interception.region():
+        with self._call_state.region():
             batch = self._shapes.stand_in(fetched)
             try:
                 advance(mark.drawn)
@@ -128,8 +128,8 @@ class StreamSkipping:
 
     def _pass_reads(self) -> None:
         """What was read while the next batch was made."""
-        while self._tape.peek() not in (EntryKind.STREAM_BATCH, EntryKind.STEP, 0):
-            self._tape.take(self._tape.peek())
+        while self._replay_log.peek() not in (EntryKind.STREAM_BATCH, EntryKind.STEP, 0):
+            self._replay_log.take(self._replay_log.peek())
 
     def _make(
         self,
@@ -138,12 +138,12 @@ class StreamSkipping:
         mark: StreamMark,
         fetched: FetchMark | None,
     ) -> Any:
-        with self._interception.region():
+        with self._call_state.region():
             earlier = look()
         begins_anew = stream in self._behind
         made = self._move_on(stream, mark.state)
         # What it reads from tensors as it begins was read at another place of the recorded run.
-        unseen = self._interception.region() if begins_anew else contextlib.nullcontext()
+        unseen = self._call_state.region() if begins_anew else contextlib.nullcontext()
         try:
             with unseen:
                 batch = stream.proof.make(stream, call)
@@ -157,7 +157,7 @@ class StreamSkipping:
         if recorded is not None and dict(stream.proof.told).get(stream.key()) != recorded:
             raise ReplayError("a stream tells another state than in the recorded run")
         self._take(EntryKind.STREAM_BATCH)
-        with self._interception.region():
+        with self._call_state.region():
             if fetched is not None:
                 if mark.proof in self._allowed:
                     self._shapes.loaded(fetched, batch)
@@ -180,7 +180,7 @@ class StreamSkipping:
 
     def _ended(self, stream: Stream) -> Exception:
         """Returns what is to be raised where a stream has come to its end."""
-        if self._tape.take(EntryKind.STREAM_END) != stream.packed():
+        if self._replay_log.take(EntryKind.STREAM_END) != stream.packed():
             return ReplayError("another data set has come to its end")
         return StopIteration()
 
@@ -188,7 +188,7 @@ class StreamSkipping:
         """Brings a stream behind the batches that it has left out.
 
         Args:
-            told: what it told there, if the tape knows it.
+            told: what it told there, if the replay log knows it.
 
         Returns:
             To be called when it has made its next batch.
@@ -199,7 +199,7 @@ class StreamSkipping:
         state = told or self._told.get(stream.key())
         if not state:
             raise ReplayError("where a stream of samples stood was not kept")
-        with self._interception.region():
+        with self._call_state.region():
             try:
                 return go_on_from(stream.fetcher, state)
             except Exception as error:  # a library's, of another version

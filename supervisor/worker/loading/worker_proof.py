@@ -72,7 +72,7 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class WorkerMark:
-    """What the tape keeps of a batch that a worker loaded.
+    """What the replay log keeps of a batch that a worker loaded.
 
     Attributes:
         iteration: number of the loader's iterator.
@@ -109,7 +109,7 @@ class WorkerMark:
 
 
 def pack_iteration(number: int) -> bytes:
-    """The number of an iterator that has come to its end, as the tape keeps it."""
+    """The number of an iterator that has come to its end, as the replay log keeps it."""
     return _NUMBER.pack(number)
 
 
@@ -168,7 +168,7 @@ class WorkerProof:
         self.is_given_up = bool(self.reason)
 
     def holds(self) -> bool:
-        """Whether a resume may leave out what the tape says was verified."""
+        """Whether a resume may leave out what the replay log says was verified."""
         return not self.is_given_up and self.is_costly
 
 

@@ -2,8 +2,8 @@
 
 Which batches of loader workers a fast-forward leaves out: decided before it begins.
 
-Workers are asked for a batch some time before it is handed out, so the tape is read ahead: it tells
-where each batch was handed out, by which worker, and what that worker drew for it.
+Workers are asked for a batch some time before it is handed out, so the replay log is read ahead: it
+tells where each batch was handed out, by which worker, and what that worker drew for it.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from supervisor.errors import ReplayError
-from supervisor.storage.steps.tape import EntryKind
-from supervisor.storage.steps.tape_reader import TapeReader
+from supervisor.storage.steps.replay_log import EntryKind
+from supervisor.storage.steps.replay_log_reader import ReplayLogReader
 from supervisor.training_state.draws import joined
-from supervisor.worker.core.interception_state import InterceptionState
+from supervisor.worker.core.call_state import CallState
 from supervisor.worker.loading.loader_skipping import (
     NEAR_STEPS,
     FetchMark,
@@ -81,23 +81,23 @@ _TOLD = (EntryKind.STEP, EntryKind.EPOCH_END, EntryKind.WORKER_BATCH)
 
 
 class _Marks:
-    """The batches of workers on a tape, with the steps at which they were handed out.
+    """The batches of workers on a replay log, with the steps at which they were handed out.
 
     Attributes:
         forms: of the batches so far; the first of each is always loaded.
     """
 
-    def __init__(self, tape: TapeReader, target: int, allowed: Collection[int]) -> None:
+    def __init__(self, replay_log: ReplayLogReader, target: int, allowed: Collection[int]) -> None:
         self.step = 0
         self.forms: set[str] = {""}
         self.ended: dict[int, int] = {}
-        self._tape = tape
+        self._replay_log = replay_log
         self._target = target
         self._allowed = allowed
 
     def all(self) -> Iterator[tuple[WorkerMark, bool]]:
         """Yields each batch, and whether it could be left out as far as it alone tells."""
-        for kind, data in self._tape.ahead(*_TOLD):
+        for kind, data in self._replay_log.ahead(*_TOLD):
             if kind == EntryKind.STEP:
                 self.step += 1
             elif kind == EntryKind.EPOCH_END:
@@ -113,7 +113,7 @@ class _Marks:
 
 @dataclass(slots=True)
 class _Seen:
-    """What the tape says of one iterator as a whole."""
+    """What the replay log says of one iterator as a whole."""
 
     last: int = -1
     workers: set[int] = field(default_factory=set)
@@ -121,11 +121,13 @@ class _Seen:
     is_whole: bool = True
 
 
-def plans(tape: TapeReader, target: int, allowed: Collection[int]) -> dict[int, WorkerPlan]:
+def plans(
+    replay_log: ReplayLogReader, target: int, allowed: Collection[int]
+) -> dict[int, WorkerPlan]:
     """Returns what is left out, by the number of the iterator.
 
     Args:
-        tape: at its beginning.
+        replay log: at its beginning.
         target: steps of the checkpoint.
         allowed: numbers of the data sets whose loading was proved to change nothing.
     """
@@ -133,7 +135,7 @@ def plans(tape: TapeReader, target: int, allowed: Collection[int]) -> dict[int, 
         return {}
     seen: dict[int, _Seen] = defaultdict(_Seen)
     given_up = set()
-    marks = _Marks(tape, target, allowed)
+    marks = _Marks(replay_log, target, allowed)
     for mark, may in marks.all():
         one = seen[mark.iteration]
         one.last = mark.place
@@ -145,7 +147,7 @@ def plans(tape: TapeReader, target: int, allowed: Collection[int]) -> dict[int, 
             given_up.add(mark.proof)
     ended = {number: step for number, step in marks.ended.items() if step < target - NEAR_STEPS}
     found: dict[int, WorkerPlan] = defaultdict(WorkerPlan)
-    for mark, may in _Marks(tape, target, {*allowed} - given_up).all():
+    for mark, may in _Marks(replay_log, target, {*allowed} - given_up).all():
         one, plan = seen[mark.iteration], found[mark.iteration]
         plan.is_whole = may and one.is_whole and mark.iteration in ended
         if not plan.is_whole:
@@ -169,18 +171,18 @@ class WorkerSkipping:
 
     def __init__(
         self,
-        tape: TapeReader,
-        interception: InterceptionState,
+        replay_log: ReplayLogReader,
+        call_state: CallState,
         *,
         target: int,
         allowed: Collection[int],
         shapes: KnownShapes,
     ) -> None:
-        self._tape = tape
-        self._interception = interception
+        self._replay_log = replay_log
+        self._call_state = call_state
         self._shapes = shapes
         self._allowed = allowed
-        self._plans = plans(tape, target, allowed)
+        self._plans = plans(replay_log, target, allowed)
 
     def plan(self, number: int) -> WorkerPlan | None:
         return self._plans.get(number)
@@ -195,7 +197,7 @@ class WorkerSkipping:
         """
         if iteration.proof.is_given_up:
             return batch
-        mark = WorkerMark.unpack(self._tape.take(EntryKind.WORKER_BATCH))
+        mark = WorkerMark.unpack(self._replay_log.take(EntryKind.WORKER_BATCH))
         if (mark.iteration, mark.place) != (iteration.number, iteration.handed_out):
             raise ReplayError("another data loader hands out a batch than in the recorded run")
         if mark.is_given_up:
@@ -207,7 +209,7 @@ class WorkerSkipping:
             raise ReplayError("another loader worker loads a batch than in the recorded run")
         if mark.proof in self._allowed:
             iteration.proof.is_costly = True  # as the recorded run has found
-        with self._interception.region():
+        with self._call_state.region():
             if isinstance(batch, LeftOut):
                 if not self._shapes.has(fetched):
                     raise ReplayError("a batch was left out though none of its shape was loaded")
@@ -223,5 +225,5 @@ class WorkerSkipping:
         """Raises ReplayError if the recorded run's loader did not come to its end here."""
         if iteration.proof.is_given_up:
             return
-        if self._tape.take(EntryKind.EPOCH_END) != pack_iteration(iteration.number):
+        if self._replay_log.take(EntryKind.EPOCH_END) != pack_iteration(iteration.number):
             raise ReplayError("another data loader has come to its end")

@@ -51,8 +51,8 @@ class BypassedWrapper(Mistake):
             self._place = self._place or call.place()
         return None
 
-    def updated(self, seen: SeenSoFar, optimizer: Optimizer, *, is_lead: bool) -> Proof | None:
-        if not is_lead or seen.updates < UPDATES or self._is_over:
+    def updated(self, seen: SeenSoFar, optimizer: Optimizer, *, is_main: bool) -> Proof | None:
+        if not is_main or seen.updates < UPDATES or self._is_over:
             return None
         self._is_over = True
         called, self._called = self._called, {}

@@ -64,7 +64,7 @@ class SeenSoFar:
     """What all mistakes may look at.
 
     Attributes:
-        updates: of the lead, made so far.
+        updates: of the main optimizer, made so far.
         made_at: optimizers and schedulers → where the script has made them; kept by identity.
         steps_done: of the training, also after the first updates.
         idle_wrappers: the `DistributedDataParallel` of all ranks that have never run.
@@ -116,7 +116,7 @@ class Mistake(ABC):
         """An optimizer is about to step."""
 
     def updated(  # noqa: B027
-        self, seen: SeenSoFar, optimizer: Optimizer, *, is_lead: bool
+        self, seen: SeenSoFar, optimizer: Optimizer, *, is_main: bool
     ) -> Proof | None:
         """It has stepped, as the script asked for."""
 

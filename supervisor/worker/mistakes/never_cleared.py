@@ -17,8 +17,9 @@ LARGE = 8_192
 class NeverCleared(Mistake):
     """No ``zero_grad``: each update has the gradients of all batches before it.
 
-    Proof: for 20 updates of the lead in a row, each backward between two of them began with the
-    very bits that the update, or the backward before it, had left, not all zero, and changed them.
+    Proof: for 20 updates of the main optimizer in a row, each backward between two of them began
+    with the very bits that the update, or the backward before it, had left, not all zero, and
+    changed them.
 
     Spares: clearing in any way and at any time between two updates (``p.grad = None``,
     ``p.grad.data.zero_()``), accumulation, GANs whose second loss adds to the first's gradients,
@@ -55,8 +56,8 @@ class NeverCleared(Mistake):
                 self._is_over = True  # no backward adds to it: the script writes it, as of masters
         self._note()
 
-    def updated(self, seen: SeenSoFar, optimizer: Optimizer, *, is_lead: bool) -> Proof | None:
-        if not is_lead or self._is_over:
+    def updated(self, seen: SeenSoFar, optimizer: Optimizer, *, is_main: bool) -> Proof | None:
+        if not is_main or self._is_over:
             return None
         if self._of is None:
             self._of = _small_one(optimizer)

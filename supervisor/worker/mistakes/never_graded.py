@@ -80,7 +80,7 @@ class NeverGraded(Mistake):
                 if _is_without_gradient(module, mine) and is_own_draw(module)
             ]
 
-    def updated(self, seen: SeenSoFar, optimizer: Optimizer, *, is_lead: bool) -> Proof | None:
+    def updated(self, seen: SeenSoFar, optimizer: Optimizer, *, is_main: bool) -> Proof | None:
         if not self._suspects or seen.updates < LAST:
             return None
         suspects, self._suspects = self._suspects, []

@@ -47,7 +47,7 @@ class NothingLoaded(Mistake):
             self._open.append((load.module, names, load.place()))
         return None
 
-    def updated(self, seen: SeenSoFar, optimizer: Optimizer, *, is_lead: bool) -> Proof | None:
+    def updated(self, seen: SeenSoFar, optimizer: Optimizer, *, is_main: bool) -> Proof | None:
         if self._is_over:
             return None
         self._is_over = True

@@ -8,13 +8,13 @@ from typing import Any
 
 from torch.nn import Module
 
-from supervisor.worker.core.interception_state import InterceptionState, outside_dynamo
+from supervisor.worker.core.call_state import CallState, outside_dynamo
 from supervisor.worker.mistakes.mistake import WeightsLoaded
 from supervisor.worker.mistakes.places import script_place
 from supervisor.worker.mistakes.watch import MistakeWatch
 
 
-def watch_weights(interception: InterceptionState, watch: MistakeWatch) -> None:
+def watch_weights(call_state: CallState, watch: MistakeWatch) -> None:
     """Patches for the rest of this process's life. What a replay does is not told."""
     export: Callable[..., Any] = Module.state_dict
     load: Callable[..., Any] = Module.load_state_dict
@@ -24,7 +24,7 @@ def watch_weights(interception: InterceptionState, watch: MistakeWatch) -> None:
     def state_dict(self: Module, *args: Any, **kwargs: Any) -> Any:
         state = export(self, *args, **kwargs)
         if not args and "destination" not in kwargs and _is_told():
-            with interception.region():
+            with call_state.region():
                 watch.exported(self, state)
         return state
 
@@ -36,7 +36,7 @@ def watch_weights(interception: InterceptionState, watch: MistakeWatch) -> None:
         given = {**dict(zip(("strict", "assign"), args, strict=False)), **kwargs}
         if not given.get("assign") and isinstance(state_dict, Mapping) and _is_told():
             is_strict = bool(given.get("strict", True))
-            with interception.region():
+            with call_state.region():
                 watch.loaded(
                     WeightsLoaded(
                         module=self, state=state_dict, is_strict=is_strict, place=script_place
@@ -45,7 +45,7 @@ def watch_weights(interception: InterceptionState, watch: MistakeWatch) -> None:
         return load(self, state_dict, *args, **kwargs)
 
     def _is_told() -> bool:
-        return watch.is_enabled and interception.is_ours() and not interception.replaying
+        return watch.is_enabled and call_state.is_ours() and not call_state.replaying
 
     Module.state_dict = state_dict  # type: ignore[method-assign]
     Module.load_state_dict = load_state_dict  # type: ignore[method-assign]

@@ -40,8 +40,8 @@ class RoundedAway(Mistake):
         self._wanted: list[torch.Tensor] = []
         self._count = 0
 
-    def updated(self, seen: SeenSoFar, optimizer: Optimizer, *, is_lead: bool) -> Proof | None:
-        if not is_lead or self._of == [] or type(optimizer) not in (Adam, AdamW):
+    def updated(self, seen: SeenSoFar, optimizer: Optimizer, *, is_main: bool) -> Proof | None:
+        if not is_main or self._of == [] or type(optimizer) not in (Adam, AdamW):
             return None
         if self._of is None:
             found = [

@@ -75,8 +75,8 @@ class SameBatch(Mistake):
             )
         return None
 
-    def updated(self, seen: SeenSoFar, optimizer: Optimizer, *, is_lead: bool) -> Proof | None:
-        self._has_updated = self._has_updated or is_lead
+    def updated(self, seen: SeenSoFar, optimizer: Optimizer, *, is_main: bool) -> Proof | None:
+        self._has_updated = self._has_updated or is_main
         if self._rounds < TIMES or not self._is_fed or self._is_over:
             return None
         self._is_over, self._first = True, None

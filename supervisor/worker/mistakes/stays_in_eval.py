@@ -58,8 +58,8 @@ class StaysInEval(Mistake):
             self._place = self._place or call.place()
         return None
 
-    def updated(self, seen: SeenSoFar, optimizer: Optimizer, *, is_lead: bool) -> Proof | None:
-        if not is_lead or self._is_over or self._now is None:
+    def updated(self, seen: SeenSoFar, optimizer: Optimizer, *, is_main: bool) -> Proof | None:
+        if not is_main or self._is_over or self._now is None:
             return None
         module, self._now = self._now, None
         self._in_a_row += 1

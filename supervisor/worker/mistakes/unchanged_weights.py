@@ -19,9 +19,9 @@ FALLEN = 1e-3
 class UnchangedWeights(Mistake):
     """A schedule meant for epochs that is stepped at every batch: the rate is gone.
 
-    Proof: in 10 updates of the lead in a row no bit of any FP32 weight has changed, though there
-    were gradients, and the rate was a thousandth or less of the first one. With a rate of zero it
-    takes 20 updates, and half of all so far.
+    Proof: in 10 updates of the main optimizer in a row no bit of any FP32 weight has changed,
+    though there were gradients, and the rate was a thousandth or less of the first one. With a rate
+    of zero it takes 20 updates, and half of all so far.
 
     Spares: a first step at zero, a schedule's end, a rate of zero without a schedule, weights that
     are not FP32, updates that were left out, schedules that end small for fewer steps (one cycle).
@@ -36,8 +36,8 @@ class UnchangedWeights(Mistake):
         self._first = self._in_a_row = 0.0
         self._before: list[torch.Tensor] = []
 
-    def updated(self, seen: SeenSoFar, optimizer: Optimizer, *, is_lead: bool) -> Proof | None:
-        if not is_lead:
+    def updated(self, seen: SeenSoFar, optimizer: Optimizer, *, is_main: bool) -> Proof | None:
+        if not is_main:
             return None
         groups = [group for group in optimizer.param_groups if "lr" in group]
         rate = max((float(group["lr"]) for group in groups), default=1.0)

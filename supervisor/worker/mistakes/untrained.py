@@ -79,7 +79,7 @@ class Untrained(Mistake):
             self._suspects = {}
         return None
 
-    def updated(self, seen: SeenSoFar, optimizer: Optimizer, *, is_lead: bool) -> Proof | None:
+    def updated(self, seen: SeenSoFar, optimizer: Optimizer, *, is_main: bool) -> Proof | None:
         if seen.updates < UPDATES or not self._suspects:
             return None
         suspects, self._suspects = self._suspects, {}

@@ -14,10 +14,10 @@ from supervisor.by_identity import ByIdentity
 from supervisor.codes import Cause, Severity
 from supervisor.records import Alert, StepRecord
 from supervisor.settings import MistakeSettings
-from supervisor.worker.core.error_barrier import ErrorBarrier
+from supervisor.worker.core.breakers import Breakers
 from supervisor.worker.core.progress import RunWarnings
 from supervisor.worker.core.worker_context import WorkerContext
-from supervisor.worker.judging.dispatcher import AlertTeller
+from supervisor.worker.judging.step_judge import AlertTeller
 from supervisor.worker.mistakes.catalogue import KINDS
 from supervisor.worker.mistakes.loss_graph import LossGraph, TooLarge
 from supervisor.worker.mistakes.mistake import (
@@ -65,7 +65,7 @@ class MistakeWatch:
         *,
         tells: bool,
         warn: RunWarnings,
-        barrier: ErrorBarrier,
+        breakers: Breakers,
         has_tensor_hooks: Callable[[], bool] = bool,
         stop: Callable[[str], None] = lambda reason: None,
     ) -> None:
@@ -79,7 +79,7 @@ class MistakeWatch:
         self._warn = warn
         self._stop = stop
         self._has_tensor_hooks = has_tensor_hooks
-        self._part = barrier("mistakes", when_off=self._turn_off)
+        self._part = breakers("mistakes", when_off=self._turn_off)
         self._step = -1
         self._last = LAST
         self._wakings = 0
@@ -95,7 +95,7 @@ class MistakeWatch:
         cls, context: WorkerContext, alerts: AlertTeller, idle_wrappers: Callable[[], Sequence[Any]]
     ) -> MistakeWatch:
         """The worker's own. `idle_wrappers`: see `SeenSoFar`."""
-        progress, interception, place = context.progress, context.interception, context.place
+        progress, call_state, place = context.progress, context.call_state, context.place
         return cls(
             context.settings.mistakes,
             SeenSoFar(
@@ -105,10 +105,10 @@ class MistakeWatch:
                 steps_done=lambda: progress.steps_done,
             ),
             alerts,
-            tells=place.leads and not context.is_experiment,
+            tells=place.is_first_rank and not context.is_experiment,
             warn=context.warn,
-            barrier=context.barrier,
-            has_tensor_hooks=lambda: interception.has_tensor_hooks,
+            breakers=context.breakers,
+            has_tensor_hooks=lambda: call_state.has_tensor_hooks,
             stop=context.schedule.ask_to_stop_saved,
         )
 
@@ -201,7 +201,7 @@ class MistakeWatch:
             for mistake in self._of["before_update"]:
                 mistake.before_update(self._seen, optimizer)
 
-    def updated(self, optimizer: Optimizer, step: int, *, is_lead: bool, is_left_out: bool) -> None:
+    def updated(self, optimizer: Optimizer, step: int, *, is_main: bool, is_left_out: bool) -> None:
         """An update was made, or left out; `step`: steps done with it."""
         with self._part:
             seen = self._seen
@@ -214,12 +214,12 @@ class MistakeWatch:
             self._step = step
             if is_left_out:
                 return
-            if is_lead:
+            if is_main:
                 seen.updates += 1
                 self._backwards = 0
                 self._forwards.clear()
             with torch.no_grad():
-                self._ask("updated", lambda each: each.updated(seen, optimizer, is_lead=is_lead))
+                self._ask("updated", lambda each: each.updated(seen, optimizer, is_main=is_main))
             if seen.updates >= self._last:
                 self._sleep()
 

@@ -47,7 +47,7 @@ _WAITING = 4_096
 
 
 class Depth(Protocol):
-    """`InterceptionState`, which needs torch."""
+    """`CallState`, which needs torch."""
 
     active: bool
     depth: int

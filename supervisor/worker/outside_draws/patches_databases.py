@@ -17,7 +17,7 @@ from supervisor.storage.script_files.databases import (
     Databases,
 )
 from supervisor.storage.script_files.set_aside import COPIED_BYTES
-from supervisor.worker.core.interception_state import InterceptionState
+from supervisor.worker.core.call_state import CallState
 from supervisor.worker.core.module_arrival import ModuleArrival
 
 _Found = tuple[str | None, Sequence[str]]
@@ -25,7 +25,7 @@ _Found = tuple[str | None, Sequence[str]]
 
 
 def watch_databases(
-    interception: InterceptionState, databases: Databases, failed: Callable[[Exception], None]
+    call_state: CallState, databases: Databases, failed: Callable[[Exception], None]
 ) -> None:
     """Patches for the rest of this process's life. Called once, after `instrument`.
 
@@ -38,7 +38,7 @@ def watch_databases(
 
         @functools.wraps(original)
         def opened(*args: Any, **kwargs: Any) -> Any:
-            if interception.active:
+            if call_state.active:
                 try:
                     path, endings = of(*args, **kwargs)
                     if path is not None:

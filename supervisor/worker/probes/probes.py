@@ -16,12 +16,12 @@ from supervisor.errors import pass_on
 from supervisor.events.state_events import StateFound
 from supervisor.records import Alert
 from supervisor.worker.core.budget import Pace
-from supervisor.worker.core.interception_state import has_compiled
+from supervisor.worker.core.call_state import has_compiled
 from supervisor.worker.core.part import Ended, Part
 from supervisor.worker.core.worker_context import WorkerContext
-from supervisor.worker.probes.forward_look import ForwardLook
-from supervisor.worker.probes.patches_looks import look_at_modules
-from supervisor.worker.probes.update_look import UpdateLook
+from supervisor.worker.probes.forward_sample import ForwardSample
+from supervisor.worker.probes.patches_probes import sample_modules
+from supervisor.worker.probes.update_sample import UpdateSample
 
 FIGURES = (
     "update_ratio",
@@ -65,11 +65,11 @@ class Probes(Part):
         every = settings.every_steps if settings.enabled else None
         self.is_on = False
         self._registry = context.registry
-        self._interception = context.interception
+        self._call_state = context.call_state
         self._journal = context.journal
         self._warn = context.warn
         self._update_pace, self._forward_pace = Pace(share, every), Pace(share, every)
-        self._update, self._forward = UpdateLook(), ForwardLook()
+        self._update, self._forward = UpdateSample(), ForwardSample()
         self._is_compiled = False
         self._take_off: Callable[[], None] | None = None
         self._cost_s = 0.0
@@ -78,7 +78,7 @@ class Probes(Part):
         self.next_step = 0.0
         self._choose_next()
 
-    def begin(self, step: int) -> None:
+    def start(self, step: int) -> None:
         """Called when `step` is about to begin and is not before `next_step`."""
         started = time.perf_counter()
         self.is_on = True
@@ -89,8 +89,8 @@ class Probes(Part):
                 self._forward_pace.next_step = math.inf
                 return
             try:
-                self._forward.begin(self._registry.models)
-                self._take_off = look_at_modules(self, self._interception)
+                self._forward.start(self._registry.models)
+                self._take_off = sample_modules(self, self._call_state)
             except BaseException as error:
                 pass_on(error)
                 self._failed(error)
@@ -104,7 +104,7 @@ class Probes(Part):
         parameters: Sequence[torch.Tensor],
         norm: float | None = None,
     ) -> dict[str, float]:
-        """Called between backward and update of the lead optimizer; returns what was seen.
+        """Called between backward and update of the main optimizer; returns what was seen.
 
         `norm` is that of the whole gradient before the script clipped it, if it is known.
         """

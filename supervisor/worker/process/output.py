@@ -79,7 +79,7 @@ class Silence:
     def __init__(self) -> None:
         self._kept: list[tuple[int, int]] = []
 
-    def begin(self) -> None:
+    def start(self) -> None:
         self._flush()
         nowhere = os.open(os.devnull, os.O_WRONLY)
         for descriptor in (1, 2):
@@ -87,7 +87,7 @@ class Silence:
             os.dup2(nowhere, descriptor)
         os.close(nowhere)
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """May be called again; then it does nothing."""
         if not self._kept:
             return

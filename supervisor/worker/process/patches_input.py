@@ -42,7 +42,7 @@ class KeptInput:
     def install(self, *, now: bool) -> None:
         """Called before the script begins; `now`: its input begins with what is kept."""
         if now:
-            self.begin()
+            self.start()
             return
         file = getattr(getattr(sys.stdin, "buffer", None), "raw", None)
         for name in _READS if file is not None else ():
@@ -52,13 +52,13 @@ class KeptInput:
         @functools.wraps(read)
         def reads(fd: int, length: int, /) -> bytes:
             if fd == _STDIN:
-                self.begin()
+                self.start()
             return read(fd, length)
 
         os.read = reads
         sys.addaudithook(self._heard)
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Called before a read; the parent begins to read ahead.
 
         Raises:
@@ -88,14 +88,14 @@ class KeptInput:
 
         def reads(one: Any, /, *args: Any) -> Any:
             if one is file:
-                self.begin()
+                self.start()
             return original(one, *args)
 
         replace_method(io.FileIO, name, reads)
 
     def _heard(self, event: str, arguments: Any) -> None:
         if event == "open" and not self._has_begun and arguments[0] in _NAMES:
-            self.begin()
+            self.start()
 
 
 def keep_answers() -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.storage.files.private_files import open_private
-from supervisor.storage.run.boards import SignalBoard
+from supervisor.storage.run.mailboxes import SignalTimes
 
 ENDING = (signal.SIGTERM, signal.SIGINT)
 """After these the sender waits for the end, and kills: the last one counts."""
@@ -38,7 +38,7 @@ class ScriptSignals:
 
     def __init__(self) -> None:
         self._pid = 0
-        self._board: SignalBoard | None = None
+        self._signal_times: SignalTimes | None = None
         self._shown: dict[int, Any] = {}
         self._ours: dict[int, Handler] = {}
         self._last: dict[int, float] = {}
@@ -48,16 +48,16 @@ class ScriptSignals:
         self._stacks: Any = None
         self._stacks_by = 0
 
-    def install(self, board: Path, stacks: Path) -> None:
+    def install(self, signal_times: Path, stacks: Path) -> None:
         """Called once, before the script begins.
 
         Args:
-            board: where arrivals are told to the parent.
+            signal_times: where arrivals are told to the parent.
             stacks: where stacks are written, on a signal that nobody uses.
         """
         self._pid = os.getpid()
         with contextlib.suppress(OSError):  # without it the parent sends as it would to any process
-            self._board = SignalBoard(board)
+            self._signal_times = SignalTimes(signal_times)
         with contextlib.suppress(OSError):
             self._stacks = open_private(stacks, "w")
             self._write_stacks()
@@ -156,8 +156,8 @@ class ScriptSignals:
             return
         self._last[signum] = now
         self._first.setdefault(signum, now)
-        if self._board is not None:
-            self._board.arrived(signum, now)
+        if self._signal_times is not None:
+            self._signal_times.arrived(signum, now)
 
     def _hold_ours(self) -> None:
         """A child that the script forks ends as any other when it is asked to, from its first
@@ -194,8 +194,8 @@ class ScriptSignals:
                 faulthandler.register(number, file=self._stacks, all_threads=True)
                 self._stacks_by = number
                 break
-        if self._board is not None:
-            self._board.stacks_come_by(self._stacks_by)
+        if self._signal_times is not None:
+            self._signal_times.stacks_come_by(self._stacks_by)
 
 
 _OWN_S = 1.0

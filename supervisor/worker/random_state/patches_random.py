@@ -22,18 +22,18 @@ import numpy as np
 import torch
 from torch.compiler import is_dynamo_compiling
 
-from supervisor.worker.core.interception_state import run_plainly
+from supervisor.worker.core.call_state import run_plainly
 from supervisor.worker.core.part import Sides
 from supervisor.worker.core.training_hooks import Seen
 from supervisor.worker.outside_draws.outside_draws import OUTSIDE
 from supervisor.worker.outside_draws.patches_draws import from_system, replace_method
-from supervisor.worker.random_state.random_states import LooksAtRandom
+from supervisor.worker.random_state.random_states import ReadsRandom
 
 _SEED_BYTES = 8
 """Of what torch itself draws for a seed."""
 
 
-def watch_random_states(session: Seen, generators: Sides[LooksAtRandom]) -> None:
+def watch_random_states(session: Seen, generators: Sides[ReadsRandom]) -> None:
     """Patches for the rest of this process's life. Called once, after `instrument`."""
     _patch(session, generators, "get_rng_state", torch, torch.random)
     _patch(session, generators, "get_rng_state", torch.cuda, torch.cuda.random)
@@ -41,19 +41,19 @@ def watch_random_states(session: Seen, generators: Sides[LooksAtRandom]) -> None
     _patch(session, generators, "get_state", np.random)
 
 
-def _patch(session: Seen, generators: Sides[LooksAtRandom], name: str, *modules: Any) -> None:
+def _patch(session: Seen, generators: Sides[ReadsRandom], name: str, *modules: Any) -> None:
     original = getattr(modules[0], name)
-    interception = session.interception
+    call_state = session.call_state
 
     @run_plainly
     @functools.wraps(original)
-    def look(*args: Any, **kwargs: Any) -> Any:
-        if not is_dynamo_compiling() and interception.is_ours():
-            generators.now.looked_at()
+    def read(*args: Any, **kwargs: Any) -> Any:
+        if not is_dynamo_compiling() and call_state.is_ours():
+            generators.now.was_read()
         return original(*args, **kwargs)
 
     for module in modules:
-        setattr(module, name, look)
+        setattr(module, name, read)
 
 
 def watch_seeds() -> None:
@@ -78,11 +78,11 @@ def begin_temporary_names(session: Seen, seed: int) -> None:
     original = getattr(tempfile, "_get_candidate_names", None)
     if original is None:
         return
-    interception = session.interception
+    call_state = session.call_state
     numbers = itertools.count()
 
     def names() -> Any:
-        if not interception.is_ours():
+        if not call_state.is_ours():
             return original()
         return _names(random.Random(f"{seed} {next(numbers)}"))
 

@@ -2,7 +2,7 @@
 
 A replay runs no regions, so behind one that drew its generators stand elsewhere. That matters only
 if the script itself draws or looks before the next region sets in: then, and only then, the state
-behind the region goes on the tape, at the place where the replay comes out of it.
+behind the region goes on the replay log, at the place where the replay comes out of it.
 
 The random numbers with which a run began: an unseeded script resumes like a seeded one.
 
@@ -27,8 +27,8 @@ import torch
 
 from supervisor.errors import CheckpointError
 from supervisor.storage.files.private_files import write_private
-from supervisor.storage.steps.tape import HEAD, EntryKind, TapeWriter
-from supervisor.storage.steps.tape_reader import TapeReader
+from supervisor.storage.steps.replay_log import HEAD, EntryKind, ReplayLogWriter
+from supervisor.storage.steps.replay_log_reader import ReplayLogReader
 from supervisor.training_state.rng import RngState, generator_window, whole_state
 
 _STATE = struct.Struct("<cBQ")
@@ -39,10 +39,10 @@ _python_state = random.getstate
 _numpy_get_state = np.random.get_state
 
 
-class LooksAtRandom(Protocol):
+class ReadsRandom(Protocol):
     """Both sides: told when the script looks at the state of a global random generator."""
 
-    def looked_at(self) -> None: ...
+    def was_read(self) -> None: ...
 
 
 class RngRecorder:
@@ -60,24 +60,24 @@ class RngRecorder:
 
     PROBATION = 12
 
-    def __init__(self, tape: TapeWriter) -> None:
+    def __init__(self, replay_log: ReplayLogWriter) -> None:
         self.backwards_are_quiet = False
         self.region = 0
-        self._tape = tape
+        self._replay_log = replay_log
         self._window = generator_window()
         self._torch = _Behind("t" if self._window is None else "m")
         self._others: dict[str, _Behind] = {}
         self._forwards = _Probation(self.PROBATION)
         self._backwards = _Probation(self.PROBATION)
         self._thread = threading.get_ident()
-        tape.before_writing = self.looked_at
-        tape.before_marking = self.look
+        replay_log.before_writing = self.was_read
+        replay_log.before_marking = self.read
         _call_before_forks(self)
 
     def before(self) -> tuple[Any, ...]:
         """Returns what `after` needs; called right before a forward."""
         if self._others or self._forwards.goes_on:
-            return self.look()
+            return self.read()
         window = self._window
         now = self._torch_now() if window is None else bytes(window)
         if self._torch.state is not None and self._torch.state != now:
@@ -92,7 +92,7 @@ class RngRecorder:
             self._forwards.passed(used=self._left_others(earlier))
 
     def after_backward(self, earlier: tuple[Any, ...]) -> None:
-        """Called right behind the backward, with what `look` returned before it."""
+        """Called right behind the backward, with what `read` returned before it."""
         self.passed()
         drew, others_drew = self._left_torch(earlier), self._left_others(earlier)
         self._backwards.passed(used=drew or others_drew)
@@ -102,7 +102,7 @@ class RngRecorder:
         """Counts a region; called alone behind a backward that needs no look."""
         self.region += 1
 
-    def look(self) -> tuple[Any, ...]:
+    def read(self) -> tuple[Any, ...]:
         """Returns the states of all global generators, at the entry of a region."""
         now = self._torch_now(), _others_now()
         if self._torch.state is not None and self._torch.state != now[0]:
@@ -112,8 +112,8 @@ class RngRecorder:
                 self._write(behind)
         return now
 
-    def looked_at(self) -> None:
-        """The script looks at the states, or the tape is written out: what a replay would not
+    def was_read(self) -> None:
+        """The script looks at the states, or the replay log is written out: what a replay would not
         have goes on it now."""
         if threading.get_ident() == self._thread:
             for behind in (self._torch, *self._others.values()):
@@ -125,7 +125,7 @@ class RngRecorder:
         now = self._torch_now() if window is None else bytes(window)
         drew: bool = now != earlier[0]
         if drew or behind.state is not None:  # else the replay has the right one
-            behind.put(now, self._tape.offset, self.region)
+            behind.put(now, self._replay_log.offset, self.region)
         return drew
 
     def _left_others(self, earlier: tuple[Any, ...]) -> bool:
@@ -136,9 +136,9 @@ class RngRecorder:
                 drew = True
                 if behind is None:
                     behind = self._others[name] = _Behind(name)
-                behind.put(state, self._tape.offset, self.region)
+                behind.put(state, self._replay_log.offset, self.region)
             elif behind is not None and behind.state is not None:
-                behind.put(state, self._tape.offset, self.region)
+                behind.put(state, self._replay_log.offset, self.region)
         return drew
 
     def _torch_now(self) -> bytes:
@@ -149,7 +149,7 @@ class RngRecorder:
     def _write(self, behind: _Behind) -> None:
         data = behind.encoded()
         behind.state = None
-        self._tape.insert(behind.place, _RANDOM_STATE, data)
+        self._replay_log.insert(behind.place, _RANDOM_STATE, data)
         for other in (self._torch, *self._others.values()):
             if other.place > behind.place:
                 other.place += HEAD.size + len(data)
@@ -194,31 +194,31 @@ class _Probation:
 class RandomReplay:
     """The other side of `RngRecorder`: sets the generators to the noted states.
 
-    Both count the same regions; a state of a later one stays on the tape until that has come.
+    Both count the same regions; a state of a later one stays on the replay log until that has come.
 
     Attributes:
         region: number of the last forward or backward.
     """
 
-    def __init__(self, tape: TapeReader) -> None:
-        self._tape = tape
+    def __init__(self, replay_log: ReplayLogReader) -> None:
+        self._replay_log = replay_log
         self.region = 0
 
-    def looked_at(self) -> None:
-        """What the script looks at is as it was: the tape has it."""
+    def was_read(self) -> None:
+        """What the script looks at is as it was: the replay log has it."""
 
     def passed(self) -> None:
         """Called behind each forward and each backward: takes the states noted there.
 
         Raises:
-            ReplayError: the tape is damaged.
+            ReplayError: the replay log is damaged.
         """
         self.region += 1
-        while self._tape.peek() == _RANDOM_STATE:
-            data = self._tape.find_next(_RANDOM_STATE) or b""
+        while self._replay_log.peek() == _RANDOM_STATE:
+            data = self._replay_log.find_next(_RANDOM_STATE) or b""
             if _STATE.unpack_from(data)[2] != self.region:
                 return
-            _set_random(self._tape.take(_RANDOM_STATE))
+            _set_random(self._replay_log.take(_RANDOM_STATE))
 
 
 def _set_random(data: bytes) -> None:
@@ -246,7 +246,7 @@ def _call_before_forks(recorder: RngRecorder) -> None:
     def before() -> None:
         found = known()
         if found is not None:
-            found.looked_at()
+            found.was_read()
 
     os.register_at_fork(before=before)
 

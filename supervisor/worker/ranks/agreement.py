@@ -18,12 +18,12 @@ import xxhash
 from supervisor.agreement import agree
 from supervisor.errors import ReplayError
 from supervisor.held_memory import HeldMemory
-from supervisor.ranks import LEAD_RANK
+from supervisor.ranks import FIRST_RANK
 from supervisor.records import StepRecord
 from supervisor.worker.core.boundaries import BoundarySchedule, GroupTurns
 from supervisor.worker.core.progress import Progress
 from supervisor.worker.ranks.exchanges import is_same_place
-from supervisor.worker.ranks.nodes_board import Board
+from supervisor.worker.ranks.nodes_mailbox import Mailbox
 from supervisor.worker.ranks.waiting_ranks import WaitingRanks
 
 
@@ -227,12 +227,12 @@ class Agreement:
         -1 alone if that is not known, and nothing is agreed from then on."""
         return [number]
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """This rank takes part no more."""
 
 
 class GroupAgreement(Agreement):
-    """Ranks tell each other each step (`Board`), and what follows comes from what all told.
+    """Ranks tell each other each step (`Mailbox`), and what follows comes from what all told.
 
     With the record go: which listeners' clocks say that it is time (the first rank's count),
     whether somebody wants this rank to end, whether a part of the step was computed before its
@@ -253,7 +253,7 @@ class GroupAgreement(Agreement):
 
     def __init__(
         self,
-        board: Board,
+        mailbox: Mailbox,
         schedule: GroupSchedule,
         turns: GroupTurns,
         progress: Progress,
@@ -263,14 +263,14 @@ class GroupAgreement(Agreement):
         on_lost: Callable[[], None],
         on_split: Callable[[int], None],
     ) -> None:
-        self._board = board
+        self._mailbox = mailbox
         self._schedule = schedule
         self._turns = turns
         self._progress = progress
         self._exchanges = waiting.exchanges
         self._waiting = waiting
         self._memory = memory
-        self._rank = board.rank
+        self._rank = mailbox.rank
         self._on_lost = on_lost
         self._on_split = on_split
         self._is_on = True
@@ -280,7 +280,7 @@ class GroupAgreement(Agreement):
         if not self._is_on:
             return None
         boundary = record.step + 1
-        looks = self._rank == LEAD_RANK and self._schedule.is_due(boundary)
+        looks = self._rank == FIRST_RANK and self._schedule.is_due(boundary)
         own = StepMessage(
             record=record,
             due=(self._turns.due(boundary) << 1 | 1) if looks else 0,
@@ -290,9 +290,9 @@ class GroupAgreement(Agreement):
             exchanged=self._exchanges.at_forward,
             snapshots=self._memory.offered,
         )
-        self._waiting.begin()
-        told = self._board.exchange(
-            own.pack(self._board.max_bytes), is_in_vain=self._waiting.is_in_vain
+        self._waiting.start()
+        told = self._mailbox.exchange(
+            own.pack(self._mailbox.max_bytes), is_in_vain=self._waiting.is_in_vain
         )
         try:
             messages = [
@@ -320,16 +320,16 @@ class GroupAgreement(Agreement):
 
     def arrived(self, step: int, reasons: list[str], *, done: int) -> list[str]:
         own = json.dumps([step, "; ".join(reasons)[:LONGEST_REASON], done]).encode()
-        told = self._board.exchange(own, ARRIVES_WITHIN_S)
+        told = self._mailbox.exchange(own, ARRIVES_WITHIN_S)
         try:
             places = [json.loads(data) for data in told or ()]
             if not places or any(int(place[0]) != step or len(place) < 3 for place in places):
                 raise ValueError("another rank stands elsewhere")
         except (ValueError, TypeError, LookupError) as error:
-            self._board.leave()
+            self._mailbox.leave()
             raise ReplayError("the other ranks have not arrived at this step") from error
         if len({place[2] for place in places}) > 1:  # one would be done before the others
-            self._board.leave()
+            self._mailbox.leave()
             why = next((f" ({place[1]})" for place in places if place[1]), "")
             raise ReplayError(f"the ranks do not stand at the same step of their loops{why}")
         others = [
@@ -342,13 +342,13 @@ class GroupAgreement(Agreement):
     def _lose(self) -> None:
         """From here on nothing is agreed."""
         self._is_on = False
-        self._board.leave()
+        self._mailbox.leave()
         self._on_lost()
 
     def tell(self, number: int) -> list[int]:
         if not self._is_on:
             return [number]
-        told = self._board.exchange(json.dumps({"told": number}).encode())
+        told = self._mailbox.exchange(json.dumps({"told": number}).encode())
         try:
             return [int(json.loads(data)["told"]) for data in told or ()] or [-1]
         except (ValueError, TypeError, LookupError):  # another rank is at another point
@@ -358,5 +358,5 @@ class GroupAgreement(Agreement):
     def decided(self, *what: object) -> None:
         self._decided = xxhash.xxh3_64_intdigest(repr(what).encode(), seed=self._decided)
 
-    def end(self) -> None:
-        self._board.leave()
+    def stop(self) -> None:
+        self._mailbox.leave()

@@ -165,7 +165,7 @@ class Exchanges(Part):
         self._unknown: list[tuple[Any, Any]] = []
         self._depth = 0
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """All ranks stand at the same place: called where a replay arrives."""
         self._messages = 0
         self._since = Counts()
@@ -174,7 +174,7 @@ class Exchanges(Part):
         self._aside.clear()
 
     def goes_live(self, arrived: Arrived) -> None:
-        self.begin()
+        self.start()
 
     def save(self, point: SavePoint) -> None:
         began = None if self.began is None else self.began.as_meta()
@@ -241,7 +241,7 @@ class Exchanges(Part):
 
     @contextlib.contextmanager
     def tells(self, group: Any) -> Iterator[None]:
-        """Within it objects are exchanged, which a replay takes off its tape."""
+        """Within it objects are exchanged, which a replay takes off its replay log."""
         name = _own(group)[1]
         before = _sequence(group) - self._aside.get(name, 0)
         self._tells += 1

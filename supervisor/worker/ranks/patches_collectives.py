@@ -15,8 +15,8 @@ from typing import Any, Protocol
 
 import torch
 
-from supervisor.storage.steps.tape import EntryKind
-from supervisor.worker.core.error_barrier import Breaker
+from supervisor.storage.steps.replay_log import EntryKind
+from supervisor.worker.core.breakers import Breaker
 from supervisor.worker.core.part import Sides
 from supervisor.worker.core.training_hooks import ScriptReads, Seen
 from supervisor.worker.ranks.exchanges import Exchanges, FirstAverages
@@ -209,7 +209,7 @@ def _told(
 
     @functools.wraps(original)
     def exchange(*args: Any, **kwargs: Any) -> Any:
-        if not session.interception.is_ours():
+        if not session.call_state.is_ours():
             return original(*args, **kwargs)
         call = functools.partial(original, *args, **kwargs)
         try:
@@ -240,7 +240,7 @@ def _patch_receipt_from_any(
     ) -> Any:
         call = functools.partial(original, tensor, src, group, tag, group_src)
         is_known = src is not None or group_src is not None
-        if is_known or not session.interception.is_ours():
+        if is_known or not session.call_state.is_ours():
             return call()
 
         received: list[int] = []

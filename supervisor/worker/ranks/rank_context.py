@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from supervisor.held_memory import HeldMemory
 from supervisor.ranks import RankPlace
-from supervisor.storage.run.boards import RankNotes
+from supervisor.storage.run.mailboxes import RankStatus
 from supervisor.worker.core.boundaries import BoundarySchedule, GroupTurns
 from supervisor.worker.core.worker_context import WorkerContext
 from supervisor.worker.ranks.agreement import Agreement, GroupAgreement, GroupSchedule
 from supervisor.worker.ranks.exchanges import Exchanges
-from supervisor.worker.ranks.nodes_board import NodeLink, board_of
+from supervisor.worker.ranks.nodes_mailbox import NodeLink, mailbox_of
 from supervisor.worker.ranks.waiting_ranks import WaitingRanks
 
 
@@ -48,10 +48,10 @@ class RankContext:
             return cls(place=place, agreement=Agreement(), schedule=schedule)
         notes = context.rundir.rank_notes(context.attempt, place.node)
         waiting = WaitingRanks(
-            RankNotes(notes, place.local_rank, place.local_world_size), exchanges
+            RankStatus(notes, place.local_rank, place.local_world_size), exchanges
         )
         link = NodeLink(place.node, place.nodes) if place.nodes > 1 else None
-        board = board_of(context.rundir.board(context.attempt, place.node), place, link)
+        mailbox = mailbox_of(context.rundir.mailbox(context.attempt, place.node), place, link)
         warn = context.warn
 
         def lost() -> None:
@@ -60,16 +60,23 @@ class RankContext:
                 other = place.rank - place.local_rank + waiting.found
                 what = f"what rank {place.rank} exchanges behind its update"
                 why += f" (rank {other} waits for {what})"
-            elif board.was_left:
+            elif mailbox.was_left:
                 why = "another rank makes no more steps with this one"
             only_watch(f"{why}: from here on this one is only watched: nothing is treated or saved")
 
         def split(step: int) -> None:
             why = f"the ranks have decided differently before step {step}"
-            warn(f"{why}: all begin again from the last checkpoint", aloud=place.leads)
+            warn(f"{why}: all begin again from the last checkpoint", aloud=place.is_first_rank)
             schedule.ask_for_restart(why)
 
         agreement = GroupAgreement(
-            board, schedule, turns, context.progress, waiting, memory, on_lost=lost, on_split=split
+            mailbox,
+            schedule,
+            turns,
+            context.progress,
+            waiting,
+            memory,
+            on_lost=lost,
+            on_split=split,
         )
         return cls(place=place, agreement=agreement, schedule=schedule, waiting=waiting, link=link)

@@ -13,7 +13,7 @@ import torch
 
 from supervisor.codes import Found
 from supervisor.events.state_events import StateFound
-from supervisor.ranks import LEAD_RANK
+from supervisor.ranks import FIRST_RANK
 from supervisor.training_state.snapshot import SnapshotRing
 from supervisor.worker.core.worker_context import WorkerContext
 from supervisor.worker.ranks.collective_records import CollectiveCount, CollectiveRecords
@@ -35,17 +35,17 @@ class OnlyWatching:
         self._policy = context.policy
         self._snapshots = snapshots
         self._saving = saving
-        self._barrier = context.barrier
+        self._breakers = context.breakers
         self._warn = context.warn
 
-    def begin(self, why: str) -> None:
+    def start(self, why: str) -> None:
         """Called once that is known; a second call does nothing. `why` is told at the terminal."""
         if self.has_begun:
             return
         self.has_begun = True
         self._policy.observe_only = True
         for name in self._saving:
-            self._barrier(name).turn_off()
+            self._breakers(name).turn_off()
         self._snapshots.clear()
         self._warn(why, aloud=True)
 
@@ -76,12 +76,12 @@ class SeveralRanks:
         self._judge_waiting = judge_waiting
         self._only_watching = only_watching
         self._progress = context.progress
-        self._barrier = context.barrier
+        self._breakers = context.breakers
         self._warn = context.warn
 
     def joined(self, world_size: int) -> None:
         """Called in the training's process after it joined a group of more than one rank."""
-        with self._barrier("several ranks"):
+        with self._breakers("several ranks"):
             if world_size <= self._place.world_size:
                 if not self._counts:
                     self._counts = True
@@ -96,7 +96,7 @@ class SeveralRanks:
             step = self._progress.steps_done
             found = StateFound(step=step, found=Found.SEVERAL_RANKS, world_size=world_size)
             self._warn.write(found)
-            self._only_watching.begin(
+            self._only_watching.start(
                 f"{world_size} ranks that the supervisor did not start: this one is only watched: "
                 "nothing is treated or saved, and after a failure all ranks have to be started "
                 "again, from the script's own checkpoints: start them with "
@@ -105,12 +105,12 @@ class SeveralRanks:
 
     def joined_in_child(self, world_size: int, rank: int) -> None:
         """Called in a forked child after it joined a group: one rank says it for all."""
-        if rank == LEAD_RANK:
+        if rank == FIRST_RANK:
             print(f"supervisor: warning: {_not_supervised(world_size)}", file=sys.stderr)
 
     def started(self, processes: int) -> None:
         """Called in the training's process before it starts others by torch.multiprocessing."""
-        with self._barrier("several ranks"):
+        with self._breakers("several ranks"):
             self._warn(_not_supervised(processes), aloud=True)
 
 

@@ -1,11 +1,11 @@
 """Nothing is sent between ranks in a fast-forward, except where all of them do the same.
 
 A replay computes nothing that others could need, and what the script reads of a collective's result
-is on the tape. Ranks that replay different shapes, or evaluate on one rank alone, make different
-calls: sent for real, they would wait for each other for ever.
+is on the replay log. Ranks that replay different shapes, or evaluate on one rank alone, make
+different calls: sent for real, they would wait for each other for ever.
 
 The namespaces of torch's operators in which ranks exchange something. Objects of Python that ranks
-have told each other, on the tape: plain values and tensors.
+have told each other, on the replay log: plain values and tensors.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 from supervisor.errors import ReplayError
-from supervisor.storage.run.boards import MeetingPlace
-from supervisor.storage.steps.tape import EntryKind, TapeWriter
-from supervisor.storage.steps.tape_reader import TapeReader
+from supervisor.storage.run.mailboxes import NodeBarrier
+from supervisor.storage.steps.replay_log import EntryKind, ReplayLogWriter
+from supervisor.storage.steps.replay_log_reader import ReplayLogReader
 from supervisor.training_state.plain_form import from_plain, to_plain
 from supervisor.training_state.tensors import outside_autograd
 from supervisor.worker.ranks.exchanges import CommonBeginning, Exchanges
@@ -80,7 +80,7 @@ class SilencedCollectives(TorchDispatchMode):
 
     def __init__(
         self,
-        barrier: MeetingPlace | None = None,
+        barrier: NodeBarrier | None = None,
         exchanges: Exchanges | None = None,
         beginning: CommonBeginning | None = None,
     ) -> None:
@@ -105,7 +105,7 @@ class SilencedCollectives(TorchDispatchMode):
         if self._barrier is not None:
             self._barrier.wait()
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """The training begins; may be called again."""
         self._is_silent = True
         self.beginning = None
@@ -246,8 +246,10 @@ LARGEST = 1 << 23
 _WHOLE, _ASK_AGAIN, _LOST = b"w", b"a", b"l"
 
 
-def note_objects(tape: TapeWriter, place: list[Any] | None, result: Any, *, all_have: bool) -> None:
-    """Writes what came of an exchange of objects on the tape.
+def note_objects(
+    replay_log: ReplayLogWriter, place: list[Any] | None, result: Any, *, all_have: bool
+) -> None:
+    """Writes what came of an exchange of objects on the replay log.
 
     Args:
         place: the list into which they came; None for none.
@@ -260,12 +262,14 @@ def note_objects(tape: TapeWriter, place: list[Any] | None, result: Any, *, all_
     data = _packed(came) if not left_out else b""
     if left_out or len(data) > LARGEST:
         why = left_out[0] if left_out else f"{len(data):,} bytes are too many"
-        tape.append(EntryKind.OBJECTS, (_ASK_AGAIN if all_have else _LOST) + why.encode())
+        replay_log.append(EntryKind.OBJECTS, (_ASK_AGAIN if all_have else _LOST) + why.encode())
     else:
-        tape.append(EntryKind.OBJECTS, _WHOLE + data)
+        replay_log.append(EntryKind.OBJECTS, _WHOLE + data)
 
 
-def recorded_objects(tape: TapeReader, place: list[Any] | None, exchange: Callable[[], Any]) -> Any:
+def recorded_objects(
+    replay_log: ReplayLogReader, place: list[Any] | None, exchange: Callable[[], Any]
+) -> Any:
     """Returns and puts into `place` what the recorded run got here.
 
     Args:
@@ -274,7 +278,7 @@ def recorded_objects(tape: TapeReader, place: list[Any] | None, exchange: Callab
     Raises:
         ReplayError: nothing was exchanged here, or it was not recorded.
     """
-    entry = tape.take(EntryKind.OBJECTS)
+    entry = replay_log.take(EntryKind.OBJECTS)
     kind, data = entry[:1], entry[1:]
     if kind == _ASK_AGAIN:
         return exchange()

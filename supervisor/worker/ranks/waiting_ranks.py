@@ -15,7 +15,7 @@ import threading
 import time
 from dataclasses import dataclass
 
-from supervisor.storage.run.boards import RankNotes
+from supervisor.storage.run.mailboxes import RankStatus
 from supervisor.storage.steps.applied_rates import WINDOW_STEPS, OwnTimes
 from supervisor.worker.ranks.exchanges import Counts, Exchanges
 
@@ -63,7 +63,7 @@ class WaitingRanks:
         found: place of such a rank among those of this node, once one is known.
     """
 
-    def __init__(self, notes: RankNotes, exchanges: Exchanges) -> None:
+    def __init__(self, notes: RankStatus, exchanges: Exchanges) -> None:
         self._notes = notes
         self.exchanges = exchanges
         self.found: int | None = None
@@ -77,7 +77,7 @@ class WaitingRanks:
         cpu_s = time.clock_gettime(time.pthread_getcpuclockid(thread))
         self._notes.write(Note(cpu_s, self.exchanges.so_far()).pack())
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Called before this rank begins to wait for the others."""
         if self._first_looks:
             self._first_looks = {}

@@ -17,8 +17,8 @@ import torch
 from torch._C import DisableTorchFunctionSubclass
 from torch.compiler import is_dynamo_compiling
 
-from supervisor.storage.steps.tape import EntryKind
-from supervisor.worker.core.interception_state import InterceptionState, outside_dynamo, run_plainly
+from supervisor.storage.steps.replay_log import EntryKind
+from supervisor.worker.core.call_state import CallState, outside_dynamo, run_plainly
 from supervisor.worker.core.part import Sides
 from supervisor.worker.core.training_hooks import ScriptReads
 
@@ -26,7 +26,7 @@ MAX_LISTED = 256
 """Elements up to which `tolist` and `numpy` are recorded as they are; of more, the tensor is."""
 
 
-def watch_reads(interception: InterceptionState, reads: Sides[ScriptReads]) -> None:
+def watch_reads(call_state: CallState, reads: Sides[ScriptReads]) -> None:
     """Patches torch for the rest of this process's life. Called once, after `instrument`."""
     for name, kind in (
         ("__float__", EntryKind.FLOAT),
@@ -34,46 +34,46 @@ def watch_reads(interception: InterceptionState, reads: Sides[ScriptReads]) -> N
         ("__index__", EntryKind.INT),
         ("__bool__", EntryKind.BOOL),
     ):
-        _patch_method(interception, reads, name, kind)
-    _patch_item(interception, reads)
-    _patch_listing(interception, reads)
+        _patch_method(call_state, reads, name, kind)
+    _patch_item(call_state, reads)
+    _patch_listing(call_state, reads)
     for name in ("equal", "allclose", "is_nonzero"):
-        _patch_comparison(interception, reads, torch, name)
-        _patch_comparison(interception, reads, torch.Tensor, name)
+        _patch_comparison(call_state, reads, torch, name)
+        _patch_comparison(call_state, reads, torch.Tensor, name)
 
 
-def _once(interception: InterceptionState, call: Callable[..., Any], *args: Any, **kw: Any) -> Any:
+def _once(call_state: CallState, call: Callable[..., Any], *args: Any, **kw: Any) -> Any:
     """Calls what reads a value: where a class derived from torch's has a `__torch_function__`, that
     is given the patched function once more, and its reads belong to this one."""
-    interception.depth += 1
+    call_state.depth += 1
     try:
         return call(*args, **kw)
     finally:
-        interception.depth -= 1
+        call_state.depth -= 1
 
 
 def _patch_method(
-    interception: InterceptionState, reads: Sides[ScriptReads], name: str, kind: EntryKind
+    call_state: CallState, reads: Sides[ScriptReads], name: str, kind: EntryKind
 ) -> None:
     original = getattr(torch.Tensor, name)
 
     @outside_dynamo
     @functools.wraps(original)
     def read(self: torch.Tensor) -> Any:
-        if interception.depth or not interception.is_ours():
+        if call_state.depth or not call_state.is_ours():
             return original(self)
-        return reads.now.read(kind, functools.partial(_once, interception, original, self))
+        return reads.now.read(kind, functools.partial(_once, call_state, original, self))
 
     setattr(torch.Tensor, name, read)
 
 
-def _patch_item(interception: InterceptionState, reads: Sides[ScriptReads]) -> None:
+def _patch_item(call_state: CallState, reads: Sides[ScriptReads]) -> None:
     original = torch.Tensor.item
 
     @outside_dynamo
     @functools.wraps(original)
     def item(self: torch.Tensor) -> Any:
-        if interception.depth or not interception.is_ours():
+        if call_state.depth or not call_state.is_ours():
             return original(self)
         with DisableTorchFunctionSubclass():
             dtype = self.dtype
@@ -85,13 +85,13 @@ def _patch_item(interception: InterceptionState, reads: Sides[ScriptReads]) -> N
             return original(self)
         else:
             kind = EntryKind.INT
-        return reads.now.read(kind, functools.partial(_once, interception, original, self))
+        return reads.now.read(kind, functools.partial(_once, call_state, original, self))
 
     torch.Tensor.item = item  # type: ignore[method-assign, assignment]
-    _spare_optimizers(interception, original)
+    _spare_optimizers(call_state, original)
 
 
-def _spare_optimizers(interception: InterceptionState, item: Callable[[torch.Tensor], Any]) -> None:
+def _spare_optimizers(call_state: CallState, item: Callable[[torch.Tensor], Any]) -> None:
     """Torch's optimizers read the step count of each parameter at every update: these reads are
     not the script's, and do not go through the patched `Tensor.item`."""
     original = sys.modules["torch.optim.optimizer"]._get_value
@@ -99,7 +99,7 @@ def _spare_optimizers(interception: InterceptionState, item: Callable[[torch.Ten
     @functools.wraps(original)
     def get_value(x: Any) -> Any:
         # In this order: a compiled optimizer must not depend on what we count.
-        if is_dynamo_compiling() or not interception.depth or not isinstance(x, torch.Tensor):
+        if is_dynamo_compiling() or not call_state.depth or not isinstance(x, torch.Tensor):
             return original(x)
         return item(x)
 
@@ -108,7 +108,7 @@ def _spare_optimizers(interception: InterceptionState, item: Callable[[torch.Ten
             vars(module)["_get_value"] = get_value
 
 
-def _patch_listing(interception: InterceptionState, reads: Sides[ScriptReads]) -> None:
+def _patch_listing(call_state: CallState, reads: Sides[ScriptReads]) -> None:
 
     for name in ("tolist", "numpy"):
         original = getattr(torch.Tensor, name)
@@ -116,7 +116,7 @@ def _patch_listing(interception: InterceptionState, reads: Sides[ScriptReads]) -
         @outside_dynamo
         @functools.wraps(original)
         def read(self: torch.Tensor, *args: Any, _original: Any = original, **kwargs: Any) -> Any:
-            if interception.depth or not interception.is_ours():
+            if call_state.depth or not call_state.is_ours():
                 return _original(self, *args, **kwargs)
             with DisableTorchFunctionSubclass():
                 is_large = self.numel() > MAX_LISTED
@@ -124,14 +124,14 @@ def _patch_listing(interception: InterceptionState, reads: Sides[ScriptReads]) -
                 value = _original(self, *args, **kwargs)
                 recorded = reads.now.read_all(self)
                 return value if recorded is None else _original(recorded, *args, **kwargs)
-            call = functools.partial(_once, interception, _original, self, *args, **kwargs)
+            call = functools.partial(_once, call_state, _original, self, *args, **kwargs)
             return reads.now.read(EntryKind.ARRAY, call)
 
         setattr(torch.Tensor, name, read)
 
 
 def _patch_comparison(
-    interception: InterceptionState, reads: Sides[ScriptReads], owner: Any, name: str
+    call_state: CallState, reads: Sides[ScriptReads], owner: Any, name: str
 ) -> None:
     """`torch.equal(a, b)` and `a.equal(b)`."""
     original = getattr(owner, name)
@@ -139,27 +139,27 @@ def _patch_comparison(
     @run_plainly
     @functools.wraps(original)
     def read(*args: Any, **kwargs: Any) -> Any:
-        if is_dynamo_compiling() or not interception.is_ours():
+        if is_dynamo_compiling() or not call_state.is_ours():
             return original(*args, **kwargs)
-        call = functools.partial(_once, interception, original, *args, **kwargs)
+        call = functools.partial(_once, call_state, original, *args, **kwargs)
         return reads.now.read(EntryKind.BOOL, call)
 
     setattr(owner, name, read)
 
 
-_WAYS_OUT = {
+_STORAGE_ACCESS = {
     **{"numpy": MAX_LISTED, "tolist": MAX_LISTED, "__repr__": 1},
     **{"__dlpack__": 0, "__reduce_ex__": 0, "untyped_storage": 0, "storage": 0},
 }
-"""Methods, and of how many elements the tape holds what they give."""
+"""Methods, and of how many elements the replay log holds what they give."""
 
 
-def watch_ways_out(asked: Callable[[torch.Tensor, str], None]) -> Callable[[], None]:
+def watch_storage_access(asked: Callable[[torch.Tensor, str], None]) -> Callable[[], None]:
     """Has `asked` called before each of these methods; returns what takes the patches back.
 
     Called after `watch_reads`, for the time of a replay.
     """
-    originals = {name: getattr(torch.Tensor, name) for name in _WAYS_OUT}
+    originals = {name: getattr(torch.Tensor, name) for name in _STORAGE_ACCESS}
     for name, original in originals.items():
         setattr(torch.Tensor, name, _asking(name, original, asked))
 
@@ -175,7 +175,7 @@ def _asking(
 ) -> Callable[..., Any]:
     @functools.wraps(original)
     def read(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        if tensor.numel() > _WAYS_OUT[name]:
+        if tensor.numel() > _STORAGE_ACCESS[name]:
             asked(tensor, name)
         return original(tensor, *args, **kwargs)
 

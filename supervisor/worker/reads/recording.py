@@ -1,4 +1,4 @@
-"""What the live run writes on its tape of the values that the script reads, and back.
+"""What the live run writes on its replay log of the values that the script reads, and back.
 
 Whole tensors that the script reads as arrays or lists: logits of an evaluation, embeddings.
 """
@@ -16,8 +16,8 @@ import torch
 import xxhash
 
 from supervisor.errors import ReplayError
-from supervisor.storage.steps.tape import EntryKind, TapeWriter
-from supervisor.storage.steps.tape_reader import TapeReader
+from supervisor.storage.steps.replay_log import EntryKind, ReplayLogWriter
+from supervisor.storage.steps.replay_log_reader import ReplayLogReader
 from supervisor.training_state.tensors import bytes_of, local, outside_autograd
 from supervisor.worker.random_state.random_states import RngRecorder
 
@@ -31,16 +31,18 @@ _DIGEST_BYTES = 8
 
 
 class LargeReads:
-    """Writes what was read on the tape, compressed; the same content once only.
+    """Writes what was read on the replay log, compressed; the same content once only.
 
     Args:
-        tape: of this attempt.
+        replay log: of this attempt.
         budget: bytes, uncompressed, that are kept in one attempt.
         tell: called once, when something was left out.
     """
 
-    def __init__(self, tape: TapeWriter, budget: float, tell: Callable[[str], None]) -> None:
-        self._tape = tape
+    def __init__(
+        self, replay_log: ReplayLogWriter, budget: float, tell: Callable[[str], None]
+    ) -> None:
+        self._replay_log = replay_log
         self._left = budget
         self._tell = tell
         self._known: dict[bytes, bytes] = {}
@@ -63,16 +65,16 @@ class LargeReads:
                     "(fast_forward.reads_budget_mib): a later resume is exact only if it comes out "
                     "the same without the training"
                 )
-        self._tape.append(EntryKind.TENSOR, digest + kept)
+        self._replay_log.append(EntryKind.TENSOR, digest + kept)
 
 
 class ReplayedReads:
     """Gives a replay the same content again."""
 
-    def __init__(self, tape: TapeReader) -> None:
-        self._tape = tape
+    def __init__(self, replay_log: ReplayLogReader) -> None:
+        self._replay_log = replay_log
         self._known: dict[bytes, bytes] = {}
-        tape.on_passed = self._remember
+        replay_log.on_passed = self._remember
 
     def recorded(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """Returns a tensor with what the recorded run read here; None if `tensor` holds just that.
@@ -82,7 +84,7 @@ class ReplayedReads:
         Raises:
             ReplayError: nothing of the kind was read here, or its content was not recorded.
         """
-        digest = self._remember(self._tape.take(EntryKind.TENSOR))
+        digest = self._remember(self._replay_log.take(EntryKind.TENSOR))
         if xxhash.xxh3_64_digest(_content(tensor)) == digest:
             return None
         if digest not in self._known:
@@ -112,8 +114,8 @@ class ReplayedReads:
 
 
 def _remember(known: dict[bytes, bytes], digest: bytes, content: bytes) -> None:
-    """Adds a content that is on the tape; a writer, which begins anew in each attempt, never knows
-    one that the reader of the whole tape has forgotten."""
+    """Adds a content that is on the replay log; a writer, which begins anew in each attempt, never
+    knows one that the reader of the whole replay log has forgotten."""
     known.pop(digest, None)
     known[digest] = content
     if len(known) > _REMEMBERED:
@@ -159,18 +161,18 @@ def decode(kind: int, data: bytes) -> Any:
 
 
 class Recording:
-    """The live side of the tape."""
+    """The live side of the replay log."""
 
-    def __init__(self, tape: TapeWriter, large: LargeReads) -> None:
-        self.tape = tape
+    def __init__(self, replay_log: ReplayLogWriter, large: LargeReads) -> None:
+        self.replay_log = replay_log
         self.large = large
-        self.random = RngRecorder(tape)
+        self.random = RngRecorder(replay_log)
 
     def read(self, kind: int, call: Callable[[], Any]) -> Any:
         value = call()
-        self.tape.append(kind, encode(kind, value))
+        self.replay_log.append(kind, encode(kind, value))
         return value
 
     def note(self, kind: int, number: int) -> None:
         """Writes a whole number that the script does not read."""
-        self.tape.append(kind, encode(EntryKind.INT, number))
+        self.replay_log.append(kind, encode(EntryKind.INT, number))

@@ -162,8 +162,8 @@ class ExecutedRegions:
         saw_gradients: called while the gradients of a backward that was executed are there.
 
     Attributes:
-        is_first_step: all of this step with a graph is executed: no step of the lead has ended, or
-            only one whose graph is static.
+        is_first_step: all of this step with a graph is executed: no step of the main optimizer has
+            ended, or only one whose graph is static.
         notes: what backwards write to parameters beside gradients.
     """
 

@@ -1,6 +1,6 @@
 """The patches of torch by which an unmodified training is seen: its regions and its objects.
 
-Nothing here decides anything: each patched function asks `InterceptionState.is_ours` (written out
+Nothing here decides anything: each patched function asks `CallState.is_ours` (written out
 where every layer or every step comes by) and hands over to the session's current `TrainingHooks`.
 With interception off a patched function is the original one.
 """
@@ -25,7 +25,7 @@ from torch.utils.data import dataloader
 from torch.utils.data.distributed import DistributedSampler
 
 from supervisor.by_identity import ByIdentity
-from supervisor.worker.core.interception_state import (
+from supervisor.worker.core.call_state import (
     is_capturing,
     is_transforming,
     outside_dynamo,
@@ -52,11 +52,11 @@ def instrument(session: Seen, loading: Sides[LoadingHooks]) -> None:
 
 def _patch_forward(session: Seen) -> None:
     original = Module.__call__
-    interception = session.interception
+    call_state = session.call_state
 
     @outside_dynamo
     def outermost(self: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        is_seen = get_ident() == interception.thread and not (is_transforming() or is_capturing())
+        is_seen = get_ident() == call_state.thread and not (is_transforming() or is_capturing())
         if not is_seen or not (self is session.last_model() or session.has_parameters(self)):
             return original(self, *args, **kwargs)
         call = functools.partial(original, self, *args, **kwargs)
@@ -66,7 +66,7 @@ def _patch_forward(session: Seen) -> None:
 
         def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
             # Every layer comes by here: torch's own two lines instead of one more call of them.
-            if not interception.depth and interception.active and not is_dynamo_compiling():
+            if not call_state.depth and call_state.active and not is_dynamo_compiling():
                 return outermost(self, args, kwargs)
             if self._compiled_call_impl is not None:
                 return self._compiled_call_impl(*args, **kwargs)
@@ -75,7 +75,7 @@ def _patch_forward(session: Seen) -> None:
     else:
 
         def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if not interception.depth and interception.active and not is_dynamo_compiling():
+            if not call_state.depth and call_state.active and not is_dynamo_compiling():
                 return outermost(self, args, kwargs)
             return original(self, *args, **kwargs)
 
@@ -86,7 +86,7 @@ def _patch_functional_call(session: Seen) -> None:
     """A functional call puts other tensors into the module: it is one region from its outside, so
     that no state is taken while they are in there."""
     original = stateless._functional_call
-    interception = session.interception
+    call_state = session.call_state
 
     @run_plainly
     @functools.wraps(original)
@@ -94,7 +94,7 @@ def _patch_functional_call(session: Seen) -> None:
         module: Any, parameters: Any, args: Any = None, kwargs: Any = None, **options: Any
     ) -> Any:
         call = functools.partial(original, module, parameters, args, kwargs, **options)
-        if is_dynamo_compiling() or not interception.is_ours() or is_transforming():
+        if is_dynamo_compiling() or not call_state.is_ours() or is_transforming():
             return call()
         given = args if isinstance(args, tuple) else () if args is None else (args,)
         return session.hooks.now.forward(module, given, kwargs or {}, call)
@@ -112,12 +112,12 @@ def _patch_backward(session: Seen) -> None:
     tensor_backward = torch.Tensor.backward
     autograd_backward = torch.autograd.backward
     autograd_grad = torch.autograd.grad
-    interception = session.interception
+    call_state = session.call_state
 
     @outside_dynamo
     @functools.wraps(tensor_backward)
     def backward(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        if interception.depth or not interception.is_ours():
+        if call_state.depth or not call_state.is_ours():
             return tensor_backward(self, *args, **kwargs)  # type: ignore[no-untyped-call]
         if not args and not kwargs:
             return session.hooks.now.backward(self, tensor_backward)
@@ -127,7 +127,7 @@ def _patch_backward(session: Seen) -> None:
     @run_plainly
     @functools.wraps(autograd_backward)
     def free_backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-        if is_dynamo_compiling() or not interception.is_ours():
+        if is_dynamo_compiling() or not call_state.is_ours():
             return autograd_backward(tensors, *args, **kwargs)
         tensors = _listed(tensors)
         return session.hooks.now.backward(
@@ -137,7 +137,7 @@ def _patch_backward(session: Seen) -> None:
     @run_plainly
     @functools.wraps(autograd_grad)
     def grad(outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        if is_dynamo_compiling() or not interception.is_ours() or is_transforming():
+        if is_dynamo_compiling() or not call_state.is_ours() or is_transforming():
             return autograd_grad(outputs, inputs, *args, **kwargs)
         call = functools.partial(autograd_grad, outputs, _listed(inputs), *args, **kwargs)
         return session.hooks.now.grad(call)
@@ -159,7 +159,7 @@ def _with_arguments(
 
 
 def _patch_updates(session: Seen) -> None:
-    interception = session.interception
+    call_state = session.call_state
     # A class and its base may both be wrapped: `super().step` is no second update.
     under_way: list[Optimizer] = []
     returned: ByIdentity[Optimizer, Any] = ByIdentity()
@@ -173,7 +173,7 @@ def _patch_updates(session: Seen) -> None:
     ) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]] | None:
         # args[0] is the optimizer itself; inside `scaler.step` the depth is not 0.
         optimizer = args[0]
-        if not interception.active or is_second(optimizer) or is_capturing():
+        if not call_state.active or is_second(optimizer) or is_capturing():
             return None
         changed = session.hooks.now.before_update(optimizer, args[1:], kwargs)
         if changed is not None:
@@ -184,8 +184,8 @@ def _patch_updates(session: Seen) -> None:
 
     @outside_dynamo
     def after(optimizer: Optimizer, result: Any) -> Any:
-        if interception.active and not is_second(optimizer) and not is_capturing():
-            if interception.replaying:
+        if call_state.active and not is_second(optimizer) and not is_capturing():
+            if call_state.replaying:
                 is_tensor = isinstance(result, torch.Tensor)
                 if optimizer not in returned:
                     returned[optimizer] = result.detach() if is_tensor else result
@@ -208,12 +208,12 @@ def _patch_updates(session: Seen) -> None:
 
         @outside_dynamo
         def failed(optimizer: Optimizer, depth: int) -> None:
-            if interception.active and not any(one is optimizer for one in under_way):
+            if call_state.active and not any(one is optimizer for one in under_way):
                 session.update_failed(optimizer, depth)
 
         @functools.wraps(original)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            depth = interception.depth
+            depth = call_state.depth
             under_way.append(args[0])
             try:
                 result = original(*args, **kwargs)
@@ -243,7 +243,7 @@ def _without_gradients(step: Callable[..., Any], like: Any, optimizer: Optimizer
 
 def _patch_scaler(session: Seen) -> None:
     scaler_class = torch.amp.GradScaler
-    interception = session.interception
+    call_state = session.call_state
 
     def wrap(name: str, hand_over: Callable[..., Any]) -> None:
         original = getattr(scaler_class, name)
@@ -251,7 +251,7 @@ def _patch_scaler(session: Seen) -> None:
         @outside_dynamo
         @functools.wraps(original)
         def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if not interception.is_ours():
+            if not call_state.is_ours():
                 return original(self, *args, **kwargs)
             first = next(iter((*args, *kwargs.values())), None)  # torch complains of none itself
             return hand_over(self, first, functools.partial(original, self, *args, **kwargs))
@@ -266,17 +266,17 @@ def _patch_scaler(session: Seen) -> None:
 
 def _patch_clipping(session: Seen) -> None:
     original = torch.nn.utils.clip_grad_norm_
-    interception = session.interception
+    call_state = session.call_state
 
     @run_plainly
     @functools.wraps(original)
     def clip_grad_norm_(parameters: Any, max_norm: float, *args: Any, **kwargs: Any) -> Any:
-        if is_dynamo_compiling() or not interception.is_ours():
+        if is_dynamo_compiling() or not call_state.is_ours():
             return original(parameters, max_norm, *args, **kwargs)
         if isinstance(parameters, torch.Tensor):
             chosen = [parameters]
         else:  # to list all of a model costs a fifth of a replayed step, which needs their device
-            chosen = list(itertools.islice(parameters, 1 if interception.replaying else None))
+            chosen = list(itertools.islice(parameters, 1 if call_state.replaying else None))
         given = chosen or parameters  # torch warns of an empty generator
         if not args and not kwargs:
             return session.hooks.now.clip(chosen, max_norm, functools.partial(original, given))
@@ -292,7 +292,7 @@ def _patch_autocast(session: Seen) -> None:
     original = torch.autocast.__enter__
 
     def __enter__(self: Any) -> Any:
-        if not (session.interception.active and session.enters_autocast()):
+        if not (session.call_state.active and session.enters_autocast()):
             return original(self)  # type: ignore[no-untyped-call]
         # For this region only: scripts keep one context and enter it again after an undo.
         enabled, self._enabled = self._enabled, False
@@ -312,7 +312,7 @@ def _patch_construction(session: Seen) -> None:
         @functools.wraps(original)
         def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
             original(self, *args, **kwargs)
-            if session.interception.active and not is_dynamo_compiling():
+            if session.call_state.active and not is_dynamo_compiling():
                 session.object_found(kind, self)
 
         cls.__init__ = __init__  # type: ignore[misc]
@@ -325,12 +325,12 @@ def _patch_construction(session: Seen) -> None:
 
 def _patch_loader(session: Seen, loading: Sides[LoadingHooks]) -> None:
     original = dataloader._BaseDataLoaderIter.__next__
-    interception = session.interception
+    call_state = session.call_state
 
     @outside_dynamo
     def __next__(self: Any) -> Any:
         batch = original(self)
-        if not interception.is_ours():
+        if not call_state.is_ours():
             return batch
         session.batch_found(self, batch)
         return loading.now.batch(batch)
@@ -341,12 +341,12 @@ def _patch_loader(session: Seen, loading: Sides[LoadingHooks]) -> None:
 def _patch_graphs(session: Seen) -> None:
     """Within a capture nothing is carried out, so all patched functions are the original ones."""
     original = torch.cuda.CUDAGraph.replay
-    interception = session.interception
+    call_state = session.call_state
 
     @outside_dynamo
     @functools.wraps(original)
     def replay(self: torch.cuda.CUDAGraph) -> None:
-        if interception.is_ours():
+        if call_state.is_ours():
             session.hooks.now.graph_replays()
         original(self)
 

@@ -22,7 +22,7 @@ from torch.utils.data import default_collate
 from supervisor.storage.files.json_files import LineFile, read_lines, to_line
 from supervisor.storage.run.exit_notes import outside_cause
 from supervisor.training_state.rng import RngState
-from supervisor.worker.core.interception_state import InterceptionState
+from supervisor.worker.core.call_state import CallState
 from supervisor.worker.core.part import Ended, Part
 from supervisor.worker.core.progress import Progress
 from supervisor.worker.core.worker_context import WorkerContext
@@ -36,7 +36,7 @@ class PoisonedSamples:
     are done leaves out what was found at an earlier step.
 
     Args:
-        interception: what is looked at here is not the script's.
+        call_state: what is looked at here is not the script's.
         progress: its `position` is the step under way, live or replayed.
         on_found: told (data set, sample, step) of each sample when it is found.
 
@@ -46,12 +46,12 @@ class PoisonedSamples:
 
     def __init__(
         self,
-        interception: InterceptionState,
+        call_state: CallState,
         progress: Progress,
         on_found: Callable[[Any, Any, int], None],
     ) -> None:
         self.known: dict[tuple[str, str], int] = {}
-        self._interception = interception
+        self._call_state = call_state
         self._progress = progress
         self._on_found = on_found
         self._to_watch = 0
@@ -89,7 +89,7 @@ class PoisonedSamples:
         data = reference()
         if data is None or not isinstance(indices, (list, tuple)):
             return False
-        with self._interception.region():
+        with self._call_state.region():
             rows = _poisoned_rows(batch, len(indices))
             if not rows:
                 return False
@@ -127,7 +127,7 @@ class PoisonedSamples:
         for index in indices:
             if str(index) in known:
                 with (
-                    self._interception.region(),
+                    self._call_state.region(),
                     contextlib.suppress(Exception),
                 ):  # loading tells of it
                     if is_poisoned(data[index]):
@@ -187,9 +187,7 @@ class SampleGuard(Part):
         self._attempt = context.attempt
         self._warn = context.warn_aloud
         self._told = 0
-        self.poisoned = PoisonedSamples(
-            context.interception, context.progress, self._found_poisoned
-        )
+        self.poisoned = PoisonedSamples(context.call_state, context.progress, self._found_poisoned)
         lines = self._lines()
         failed = [line for line in lines if "found_at" not in line]
         self._known = {(str(line["data"]), str(line["sample"])) for line in failed}

@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
-from supervisor.training_state.census.reach import Reach
-from supervisor.worker.script_state.unheld_values import call_names
+from supervisor.training_state.script_state.reach import Reach
+from supervisor.worker.script_state.stack_temporaries import call_names
 
 _ITERATE = frozenset({"FOR_ITER", "SEND", "YIELD_FROM"})
 _ASK_ONCE = frozenset({"next", ".send", ".throw", ".__next__", "any", "all", ".extend", ".update"})

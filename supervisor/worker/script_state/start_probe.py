@@ -17,15 +17,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from supervisor.training_state.census.inside_objects import (
+from supervisor.training_state.script_state.inside_objects import (
     TELLS_THE_COLLECTOR,
     FrameVariables,
     held_by,
     returned_before,
 )
-from supervisor.training_state.census.place import write_cell
-from supervisor.training_state.census.reach import Reach
-from supervisor.training_state.census.single_values import position
+from supervisor.training_state.script_state.place import write_cell
+from supervisor.training_state.script_state.reach import Reach
+from supervisor.training_state.script_state.single_values import position
 from supervisor.worker.script_state.gathering_calls import is_gathered
 from supervisor.worker.script_state.user_frames import held_by_blocks
 

@@ -28,15 +28,15 @@ import numpy as np
 import torch
 from torch.nn import Module
 
-from supervisor.training_state.census.inside_objects import FrameVariables
-from supervisor.training_state.census.inside_process import ProcessWide
-from supervisor.training_state.census.reach import Reach
+from supervisor.training_state.script_state.inside_objects import FrameVariables
+from supervisor.training_state.script_state.inside_process import ProcessWide
+from supervisor.training_state.script_state.reach import Reach
 from supervisor.training_state.user_code import is_library_file
-from supervisor.worker.script_state.unheld_values import (
+from supervisor.worker.script_state.stack_temporaries import (
     FunctionsUnderWay,
     blocks_around,
-    has_unheld_block,
-    has_unheld_values,
+    has_stack_temporaries,
+    has_temporary_block,
 )
 
 _VALUES = (torch.Tensor, np.ndarray)
@@ -235,7 +235,7 @@ def _of_comprehension(frame: types.FrameType) -> Mapping[str, Any]:
 
 def is_within_expression() -> bool:
     """Whether one of the user's functions on the stack has computed a part of its statement already
-    (`unheld_values`)."""
+    (`stack_temporaries`)."""
     return _expressions.any()
 
 
@@ -307,5 +307,5 @@ def is_torchs_or_ours(path: str) -> bool:
     return path.startswith((_OURS, _TORCH))
 
 
-_expressions = FunctionsUnderWay(has_unheld_values, lambda path: is_users(path))
-_blocks = FunctionsUnderWay(has_unheld_block, lambda path: is_users(path))
+_expressions = FunctionsUnderWay(has_stack_temporaries, lambda path: is_users(path))
+_blocks = FunctionsUnderWay(has_temporary_block, lambda path: is_users(path))

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from supervisor.training_state.census.inside_process import STILL_UNDER_WAY
 from supervisor.training_state.held_values import (
     Stamp,
     find_held,
@@ -22,6 +21,7 @@ from supervisor.training_state.held_values import (
     storages,
 )
 from supervisor.training_state.registry import Registry
+from supervisor.training_state.script_state.inside_process import STILL_UNDER_WAY
 from supervisor.training_state.tensors import local, walk_tensors, write_into
 from supervisor.worker.core.part import Arrived, Part, SavePoint
 from supervisor.worker.script_state.user_frames import user_frames
@@ -52,7 +52,7 @@ class UserTensors:
         self.looks = 0
         self._lasting: dict[str, tuple[weakref.ref[torch.Tensor], int]] = {}
 
-    def begin(self, frames: Mapping[str, Any], but: Collection[str] = ()) -> None:
+    def start(self, frames: Mapping[str, Any], but: Collection[str] = ()) -> None:
         """Remembers what is there before the first step.
 
         Args:
@@ -187,10 +187,10 @@ class FirstVariables(Part):
 
     def before_first_update(self) -> None:
         if not self._held.has_begun:
-            self._held.begin(user_frames())
+            self._held.start(user_frames())
 
     def save(self, point: SavePoint) -> None:
         point.note({"held_left_out": self._held.left_out})
 
     def goes_live(self, arrived: Arrived) -> None:
-        self._held.begin(user_frames(), but=set(arrived.state.get("held", {})))
+        self._held.start(user_frames(), but=set(arrived.state.get("held", {})))

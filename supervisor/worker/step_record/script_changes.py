@@ -69,24 +69,24 @@ class ScriptChanges:
         """Another training begins."""
         self._losses: deque[float] = deque(maxlen=LOSSES)
         self._size = 0
-        self._lead: Callable[[], Optimizer | None] = lambda: None
+        self._main: Callable[[], Optimizer | None] = lambda: None
         self._seen = 0
         self._anew = self.watch.times_anew
         self._written_at = self._changed_at = -math.inf
         self._change = 0.0
         self._find_references()
 
-    def judge(self, step: int, loss: float, lead: Optimizer, size: int) -> dict[str, float]:
+    def judge(self, step: int, loss: float, main: Optimizer, size: int) -> dict[str, float]:
         """Returns what is to be observed at this step.
 
         Args:
             loss: NaN if it is not known.
-            lead: the optimizer whose update is a step.
+            main: the optimizer whose update is a step.
             size: number of tensors that it trains.
         """
         if not self._is_on:
             return {}
-        self._take_in(step, lead, size)
+        self._take_in(step, main, size)
         losses = self._losses
         is_high = len(losses) >= FEWEST and math.isfinite(loss) and loss > max(losses)
         if math.isfinite(loss):
@@ -101,7 +101,7 @@ class ScriptChanges:
         losses.clear()
         return {CHANGE: change}
 
-    def _take_in(self, step: int, lead: Optimizer, size: int) -> None:
+    def _take_in(self, step: int, main: Optimizer, size: int) -> None:
         self._seen += 1
         if self.watch.times_anew != self._anew:  # we have written ourselves
             self._anew = self.watch.times_anew
@@ -114,10 +114,10 @@ class ScriptChanges:
             self._find_references()
         elif self._seen % REFRESH == 0:
             self._find_references()
-        if lead is not self._lead():
+        if main is not self._main():
             if self._size:
                 self._changed_at, self._change = step, ANOTHER_OPTIMIZER
-            self._lead = weakref.ref(lead)
+            self._main = weakref.ref(main)
         elif size != self._size:
             self._changed_at, self._change = step, OTHER_PARAMETERS
         self._size = size
@@ -181,5 +181,5 @@ def _has_grown(now: torch.Tensor, kept: torch.Tensor) -> bool:
     return not largest <= GROWN * before
 
 
-# Not `.item()`: this read is ours, and is not on the tape.
+# Not `.item()`: this read is ours, and is not on the replay log.
 _item: Callable[[torch.Tensor], float] = torch._C.TensorBase.item

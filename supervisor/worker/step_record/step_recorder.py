@@ -1,4 +1,4 @@
-"""From what was seen of a step to its record, its row and its mark on the tape.
+"""From what was seen of a step to its record, its row and its mark on the replay log.
 
 Updates of the weights that supervision cannot see, told at the end of the process.
 """
@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 from supervisor.records import StepRecord
 from supervisor.storage.steps.flight_recorder import SCALER_SKIPPED, UPDATE_SKIPPED, FlightRecorder
-from supervisor.storage.steps.tape import TapeWriter
+from supervisor.storage.steps.replay_log import ReplayLogWriter
 from supervisor.training_state.gradients import earlier_gradients
 from supervisor.worker.core.device_values import is_late
 from supervisor.worker.core.step_probe import has_values, norm_of_gradients
@@ -68,7 +68,7 @@ def tell_unseen_updates(*, steps: int, backward_calls: int, updates_by_others: i
 
 
 class StepRecorder:
-    """Records the lead's updates, each once, before it is applied.
+    """Records the main optimizer's updates, each once, before it is applied.
 
     Attributes:
         row: of the step under way in the flight recorder; -1 until it is recorded.
@@ -81,7 +81,7 @@ class StepRecorder:
         self,
         context: WorkerContext,
         recorder: FlightRecorder,
-        tape: TapeWriter,
+        replay_log: ReplayLogWriter,
         probes: Probes,
         update_controls: UpdateControls,
         changes: ScriptChanges,
@@ -93,12 +93,12 @@ class StepRecorder:
         self._registry = changes.registry
         self._progress = context.progress
         self._recorder = recorder
-        self._tape = tape
+        self._replay_log = replay_log
         self._probes = probes
         self._update_controls = update_controls
         self._watch = changes.watch
         self._warn = context.warn
-        self._lead_size = 0
+        self._main_size = 0
         self._graphs_are_told = False
         self._left: list[tuple[weakref.ref[torch.Tensor], int]] = []
 
@@ -106,7 +106,7 @@ class StepRecorder:
         """A CUDA graph is about to be replayed, outside of forwards, backwards and updates."""
         if not self._graphs_are_told:
             self._graphs_are_told = True
-            self._progress.tape_is_broken(GRAPHS_REPLAYED)
+            self._progress.lose_replay(GRAPHS_REPLAYED)
             self._warn(GRAPHS_REPLAYED, aloud=True)
 
     def begin_backward(self) -> None:
@@ -161,9 +161,10 @@ class StepRecorder:
         return any(map(has_values, earlier_gradients(self._registry)))
 
     def clipped(self, parameters: list[torch.Tensor], max_norm: float, norm: Any) -> None:
-        """The script's own clipping gives the gradient norm for free, if it is that of the lead."""
+        """The script's own clipping gives the gradient norm for free, if it is that of the main
+        optimizer."""
         size, probe = len(parameters), self._progress.probe
-        if size == self._lead_size or not self._lead_size:
+        if size == self._main_size or not self._main_size:
             probe.saw_norm(norm)
             probe.norm_of = size
             probe.clips_at = float(max_norm)
@@ -171,7 +172,7 @@ class StepRecorder:
                 self._watch.clipped(parameters)
 
     def record(
-        self, lead: Optimizer, *, scaler_skipped: bool = False, scale: float = 1.0
+        self, main: Optimizer, *, scaler_skipped: bool = False, scale: float = 1.0
     ) -> StepRecord:
         """Records the step under way, as its update is about to be made (or was left out by the
         script's scaler).
@@ -181,7 +182,7 @@ class StepRecorder:
         """
         progress = self._progress
         probe, step = progress.probe, progress.steps_done
-        parameters = self._see_gradients(lead, scale)
+        parameters = self._see_gradients(main, scale)
         if self.scaler is not None and self.scaler.is_enabled():
             if scale == 1.0:
                 probe.saw_scale(self.scaler)
@@ -191,18 +192,18 @@ class StepRecorder:
         if scaler_skipped:
             probe.grad_norm = float("inf")
         if self._probes.is_on:
-            looked = self._probes.before_update(step, lead, parameters, probe.grad_norm)
+            looked = self._probes.before_update(step, main, parameters, probe.grad_norm)
             probe.observed = {**looked, **probe.observed}
         if probe.begins_training:
             self.inputs.forget()
             self.changes.forget()
         loss = probe.loss if probe.loss_seen else math.nan
         seen = self.inputs.judge(loss, probe.observed)
-        seen |= self.changes.judge(step, loss, lead, self._lead_size)
+        seen |= self.changes.judge(step, loss, main, self._main_size)
         if seen:
             probe.observed = {**seen, **probe.observed}
         now = time.time()
-        record = probe.record(step, now, lead, scaler_skipped=scaler_skipped)
+        record = probe.record(step, now, main, scaler_skipped=scaler_skipped)
         self.row = self._recorder.append(
             record,
             time=now,
@@ -217,12 +218,12 @@ class StepRecorder:
         """The update of the recorded step is left out."""
         self._recorder.mark(self.row, flags=UPDATE_SKIPPED)
 
-    def finish(self, lead: Optimizer) -> None:
+    def finish(self, main: Optimizer) -> None:
         """The update of the recorded step was made: the next step begins."""
         progress, probe = self._progress, self._progress.probe
-        self._tape.append_step(
+        self._replay_log.append_step(
             progress.steps_done,
-            float(lead.param_groups[0]["lr"]),
+            float(main.param_groups[0]["lr"]),
             probe.backward_calls,
             probe.forward_calls,
             probe.signature,
@@ -236,17 +237,17 @@ class StepRecorder:
         self.row = -1
         progress.steps_done += 1
         if progress.steps_done >= self._probes.next_step:
-            self._probes.begin(progress.steps_done)
+            self._probes.start(progress.steps_done)
 
-    def _see_gradients(self, lead: Optimizer, scale: float) -> list[torch.Tensor]:
+    def _see_gradients(self, main: Optimizer, scale: float) -> list[torch.Tensor]:
         """Computes the gradient norm, unless the script's clipping has given it; returns all
         parameters."""
         probe = self._progress.probe
-        parameters = self._update_controls.parameters(lead)
-        self._lead_size = len(parameters)
-        if probe.grad_norm is None or probe.norm_of != self._lead_size:
+        parameters = self._update_controls.parameters(main)
+        self._main_size = len(parameters)
+        if probe.grad_norm is None or probe.norm_of != self._main_size:
             # As it is after any clipping.
             probe.saw_norm(norm_of_gradients(parameters), scale)
             probe.clips_at = math.inf
-            probe.norm_of = self._lead_size
+            probe.norm_of = self._main_size
         return parameters

@@ -314,7 +314,7 @@ class OrderedTreatments(Part):
         self._controls = context.controls
         self._registry = context.registry
         self._runner = runner
-        self._barrier = context.barrier
+        self._breakers = context.breakers
 
     def from_nothing(self) -> None:
         """No checkpoint: models are met at their first forward only, which is a boundary."""
@@ -366,7 +366,7 @@ class OrderedTreatments(Part):
                 state. The model's flags may have come with it, what they stand for has not.
         """
         if was_on:
-            with self._barrier("activation checkpointing"):
+            with self._breakers("activation checkpointing"):
                 for model in self._registry.models.values():
                     ActivationCheckpointing(model).switch_on()
         elif self._order.checkpoint_activations:

@@ -19,7 +19,7 @@ from supervisor.events.state_events import StateFound
 from supervisor.records import Decision
 from supervisor.storage.checkpoints.checkpoints import Checkpoint, CheckpointRing
 from supervisor.storage.steps.flight_recorder import FlightReader, FlightRecorder
-from supervisor.worker.core.boundaries import LookRequests
+from supervisor.worker.core.boundaries import CheckRequests
 from supervisor.worker.core.part import Arrived, Part
 from supervisor.worker.core.run_health import MAX_WAITING
 from supervisor.worker.core.worker_context import WorkerContext
@@ -49,7 +49,7 @@ class ExactRetry(Part):
         context: WorkerContext,
         ring: CheckpointRing,
         recorder: FlightRecorder,
-        looks: LookRequests,
+        looks: CheckRequests,
         runner: ActionRunner,
     ) -> None:
         self._policy = context.policy
@@ -196,5 +196,5 @@ class ExactRetry(Part):
 
 
 def _leads_back_exactly(meta: Mapping[str, Any]) -> bool:
-    """Whether the tape tells how the script came to a checkpoint."""
+    """Whether the replay log tells how the script came to a checkpoint."""
     return int(meta.get("tape_offset", -1)) >= 0 and not meta.get("tape_lost")

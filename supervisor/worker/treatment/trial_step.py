@@ -22,7 +22,7 @@ from supervisor.storage.steps.flight_recorder import FlightReader, FlightRecorde
 from supervisor.training_state.model_state import model_tensors
 from supervisor.training_state.snapshot import Snapshot, state_bytes
 from supervisor.training_state.state import TrainingState
-from supervisor.worker.core.interception_state import has_compiled, is_capturing, is_transforming
+from supervisor.worker.core.call_state import has_compiled, is_capturing, is_transforming
 from supervisor.worker.core.part import Arrived, Part
 from supervisor.worker.core.worker_context import WorkerContext
 from supervisor.worker.treatment.older_values import OlderValues
@@ -55,7 +55,7 @@ class OlderWeights(Part):
         recorder: FlightRecorder,
     ) -> None:
         if context.is_experiment or not context.place.is_alone:
-            context.barrier(self.name).turn_off()
+            context.breakers(self.name).turn_off()
         self.is_on = False
         self._registry = state.registry
         self._state = state
@@ -63,7 +63,7 @@ class OlderWeights(Part):
         self._progress = context.progress
         self._pipeline = pipeline
         self._recorder = recorder
-        self._part = context.barrier("trial step")
+        self._part = context.breakers("trial step")
         self._recorded: dict[int, StepRecord] = {}
         self._values: OlderValues | None = None
         self._forget()
@@ -99,7 +99,7 @@ class OlderWeights(Part):
 
     # --- at the boundary ---------------------------------------------------------------------
 
-    def begin(self, choose: Callable[[], Snapshot | None]) -> str:
+    def start(self, choose: Callable[[], Snapshot | None]) -> str:
         """The next step is to be a trial; returns why it cannot be.
 
         Args:
@@ -193,7 +193,7 @@ class OlderWeights(Part):
                 self._values.stop()
 
     def update_begins(self) -> None:
-        """Called before the lead's update is judged: what was found belongs to the step's
+        """Called before the main optimizer's update is judged: what was found belongs to the step's
         record."""
         probe, step = self._progress.probe, self._progress.steps_done
         with self._part:

@@ -20,7 +20,7 @@ from supervisor.by_identity import ByIdentity
 from supervisor.codes import DecisionSource, Subject
 from supervisor.events.step_events import UpdateSkipped
 from supervisor.records import ActionResult, Cause, Decision
-from supervisor.worker.core.boundaries import LookRequests
+from supervisor.worker.core.boundaries import CheckRequests
 from supervisor.worker.core.progress import ScriptUse
 from supervisor.worker.core.step_probe import gradient_norm
 from supervisor.worker.core.worker_context import WorkerContext
@@ -43,9 +43,11 @@ class UpdateControls:
         use: is told of the script's own clipping.
         skip_steps: steps whose updates the parent's order leaves out.
         on_skip: called with step and reason for each update that is left out.
-        leaves_out_follower: called when an optimizer that steps after the lead has a gradient norm
-            that is not finite, with that norm; returns whether its update is left out.
-        on_rate: called with the factor of the lead's learning rate for this update, unless it is 1.
+        leaves_out_other: called when an optimizer that steps after the main optimizer has a
+            gradient norm that is not finite, with that norm; returns whether its update is left
+            out.
+        on_rate: called with the factor of the main optimizer's learning rate for this update,
+            unless it is 1.
 
     Attributes:
         controls, use: as given.
@@ -57,12 +59,12 @@ class UpdateControls:
         controls: Controls,
         use: ScriptUse,
         on_skip: Callable[[int, str], None],
-        leaves_out_follower: Callable[[float], bool] = lambda norm: True,
+        leaves_out_other: Callable[[float], bool] = lambda norm: True,
         on_rate: Callable[[float], None] = lambda factor: None,
         skip_steps: Collection[int] = (),
     ) -> None:
         self.controls = controls
-        self._leaves_out_follower = leaves_out_follower
+        self._leaves_out_other = leaves_out_other
         self._on_rate = on_rate
         self._skip_steps = frozenset(skip_steps)
         self.use = use
@@ -71,7 +73,7 @@ class UpdateControls:
         self._parameters: ByIdentity[Optimizer, tuple[int, list[torch.Tensor]]] = ByIdentity()
         self._restore_lr: list[tuple[dict[str, Any], Any]] = []
         self._unhide: Callable[[], None] | None = None
-        self._lead: weakref.ref[Optimizer] | None = None  # first updated under a treatment
+        self._main: weakref.ref[Optimizer] | None = None  # first updated under a treatment
         self.is_open = False
 
     def parameters(self, optimizer: Optimizer) -> list[torch.Tensor]:
@@ -109,22 +111,22 @@ class UpdateControls:
         controls = self.controls
         if controls.is_neutral:
             return AS_IT_IS
-        if self._lead is None:
-            self._lead = weakref.ref(optimizer)
-        lead = self._lead() or optimizer
+        if self._main is None:
+            self._main = weakref.ref(optimizer)
+        main = self._main() or optimizer
         return UpdatePlan(
-            lr_factor=controls.rate_factor(float(lead.param_groups[0]["lr"])),
+            lr_factor=controls.rate_factor(float(main.param_groups[0]["lr"])),
             max_norm=None if self.use.max_norm is not None else controls.max_norm(None),
         )
 
-    def plan_follower(
+    def plan_other(
         self, optimizer: Optimizer, step: int, *, scaler_skips: bool = False
     ) -> UpdatePlan:
-        """The same for an optimizer that steps after the lead, as a GAN's second one does. Its
-        update is left out if its gradients are not finite, unless a scaler does that."""
+        """The same for an optimizer that steps after the main optimizer, as a GAN's second one
+        does. Its update is left out if its gradients are not finite, unless a scaler does that."""
         norm = None if scaler_skips else gradient_norm(self.parameters(optimizer))
         is_sick = norm is not None and not math.isfinite(norm)
-        left_out = is_sick and self._leaves_out_follower(float(norm or 0.0))
+        left_out = is_sick and self._leaves_out_other(float(norm or 0.0))
         return self.plan(optimizer, step, POISONED if left_out else "")
 
     def apply(self, optimizer: Optimizer, step: int, plan: UpdatePlan, scale: float = 1.0) -> None:
@@ -145,7 +147,7 @@ class UpdateControls:
             torch.nn.utils.clip_grad_norm_(self.parameters(optimizer), bound)
         if plan.lr_factor == 1.0:
             return
-        if self._lead is not None and self._lead() is optimizer:
+        if self._main is not None and self._main() is optimizer:
             self._on_rate(plan.lr_factor)
         for group in optimizer.param_groups:
             self._restore_lr.append((group, group["lr"]))
@@ -161,7 +163,7 @@ class UpdateControls:
         if self._unhide is not None:
             self._unhide = hide_gradients(optimizer)
 
-    def end(self) -> None:
+    def update_ended(self) -> None:
         """Takes back what was changed for the update that was just made."""
         if not self.is_open:
             return
@@ -197,7 +199,7 @@ class SkippedUpdates:
     """Tells of it, finds the samples that were to blame, and heals what the forward has left."""
 
     def __init__(
-        self, context: WorkerContext, samples: SampleGuard, healing: Healing, looks: LookRequests
+        self, context: WorkerContext, samples: SampleGuard, healing: Healing, looks: CheckRequests
     ) -> None:
         self._by_order = frozenset(context.order.skip_steps)
         self._journal = context.group_journal
@@ -215,8 +217,9 @@ class SkippedUpdates:
         self._looks.left_out(step)
 
 
-class FollowerGuard:
-    """The pipeline judges the lead's part of a step alone, so the policy is asked here."""
+class OtherOptimizerGuard:
+    """The pipeline judges the main optimizer's part of a step alone, so the policy is asked
+    here."""
 
     def __init__(self, context: WorkerContext, runner: ActionRunner) -> None:
         self._policy = context.policy
@@ -225,7 +228,7 @@ class FollowerGuard:
         self._runner = runner
 
     def leaves_out(self, norm: float) -> bool:
-        """Whether the update under way, of an optimizer behind the lead, is left out.
+        """Whether the update under way, of an optimizer behind the main optimizer, is left out.
 
         Args:
             norm: of its gradient; not finite.
@@ -258,7 +261,7 @@ def update_controls_of(
     context: WorkerContext,
     samples: SampleGuard,
     healing: Healing,
-    looks: LookRequests,
+    looks: CheckRequests,
     runner: ActionRunner,
     on_rate: Callable[[float], None],
 ) -> UpdateControls:
@@ -267,7 +270,7 @@ def update_controls_of(
         context.controls,
         context.use,
         SkippedUpdates(context, samples, healing, looks).left_out,
-        FollowerGuard(context, runner).leaves_out,
+        OtherOptimizerGuard(context, runner).leaves_out,
         on_rate,
         context.order.skip_steps,
     )

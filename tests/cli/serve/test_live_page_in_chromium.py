@@ -81,7 +81,7 @@ def test_nothing_is_cut_and_no_text_of_a_run_becomes_part_of_the_page(
     tmp_path: Path, width: int
 ) -> None:
     run = synthetic_run.SyntheticRun(tmp_path / "runs" / HOSTILE)
-    run.begin(1)
+    run.start(1)
     run.steps(0, 20)
     run.event("alert", step=7, alert_kind="nonfinite_loss", severity="critical",
               cause="nonfinite", message=HOSTILE * 20)  # fmt: skip

@@ -202,7 +202,7 @@ def test_a_file_that_fails_later_is_told_once(tmp_path: Path) -> None:
     written: list[int] = []
     file._document = lambda: str(written.append(1))  # type: ignore[method-assign]
 
-    file.begin()
+    file.start()
     wait_for((folder / "a.prom").exists)
     _put_folder(folder / "a.prom")
     tries = len(written)

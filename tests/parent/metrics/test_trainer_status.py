@@ -130,7 +130,7 @@ def test_the_token_is_read_each_time_and_a_refusal_is_told_once(
     tmp_path: Path, trainer: Trainer
 ) -> None:
     status = TrainerStatus(os.environ, lambda: status_of([], "running", math.nan), every_s=0.01)
-    status.begin()
+    status.start()
     wait_for(lambda: len(trainer.told) > 1)
     refused: list[str] = []
     trainer.token = "second"
@@ -155,7 +155,7 @@ def test_reports_are_never_closer_than_the_rule_allows(
     status = TrainerStatus(os.environ, lambda: {"trainerStatus": {}}, every_s=0.05)
     monkeypatch.setattr(status, "_post", lambda _: times.append(time.monotonic()))
 
-    status.begin()
+    status.start()
     wait_for(lambda: len(times) > 2)
     status.close()
 
@@ -221,7 +221,7 @@ def test_the_controllers_certificate_is_the_one_that_is_trusted(
     for ca, is_told in ((None, False), (str(cert), True)):
         environ = {**os.environ, **({CA_CERT: ca} if ca else {})}
         status = TrainerStatus(environ, lambda: status_of([], "running", math.nan), every_s=0.01)
-        status.begin()
+        status.start()
         status.close()
         assert bool(trainer.told) == is_told
         assert ("CERTIFICATE_VERIFY_FAILED" in (status.problem() or "")) == (not is_told)

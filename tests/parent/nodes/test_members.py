@@ -13,7 +13,7 @@ import pytest
 from supervisor.errors import SupervisorError
 from supervisor.parent.nodes.member_link import MemberLink, ProbeFile, read_probe
 from supervisor.parent.nodes.members import Members
-from supervisor.parent.nodes.seat import Seat
+from supervisor.parent.nodes.node_role import NodeRole
 from supervisor.ranks import RankLaunch
 from supervisor.storage.run.run_state import current_versions
 from supervisor.storage.run.rundir import RunDirectory
@@ -34,7 +34,7 @@ class First:
         self.warnings: list[str] = []
         self.rundir = RunDirectory(folder)
         self.members = Members(
-            Seat(
+            NodeRole(
                 host="127.0.0.1",
                 port=self.port,
                 listener=listener,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.config import load_config, save_resolved
-from supervisor.parent.process.side_processes import LivePictures, RescueProcess, start_step_log
+from supervisor.parent.process.side_processes import LivePictures, SaveForDeadRanks, start_step_log
 from supervisor.records import StepRecord
 from supervisor.settings import LogSettings
 from supervisor.step_logs.step_log import missing_package
@@ -34,8 +34,8 @@ def test_it_ends_when_the_parent_closes_its_input(tmp_path: Path) -> None:
 
     assert process is not None
     assert process.look() is None
-    assert process.end() is None
-    assert process.end() is None
+    assert process.stop() is None
+    assert process.stop() is None
     assert list((tmp_path / "tensorboard").glob("*tfevents*"))
 
 
@@ -53,7 +53,7 @@ def test_a_log_that_cannot_be_written_is_told_once(tmp_path: Path) -> None:
     assert problem.startswith("the steps are no longer logged: ")
     assert "File exists" in problem
     assert process.look() is None
-    assert process.end() is None
+    assert process.stop() is None
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,14 +98,14 @@ def test_without_the_setting_nothing_is_drawn(tmp_path: Path) -> None:
     pictures.look(10**6)
 
     assert pictures._process is None
-    pictures.end()
+    pictures.stop()
 
 
 def test_what_fails_in_it_is_told_in_words(tmp_path: Path) -> None:
-    unneeded = RescueProcess(RunDirectory(tmp_path), {"0": [str(tmp_path / "nowhere")]})
-    process = RescueProcess(RunDirectory(tmp_path), {"0": [str(tmp_path / "nowhere")]})
+    unneeded = SaveForDeadRanks(RunDirectory(tmp_path), {"0": [str(tmp_path / "nowhere")]})
+    process = SaveForDeadRanks(RunDirectory(tmp_path), {"0": [str(tmp_path / "nowhere")]})
 
-    unneeded.end()
+    unneeded.stop()
     said = process.save(3)
 
     assert "No such file or directory" in str(said)

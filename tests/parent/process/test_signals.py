@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.parent.process.signals import SignalInbox, to_send
-from supervisor.storage.run.boards import SignalBoard, arrived_at, stacks_signal
+from supervisor.storage.run.mailboxes import SignalTimes, arrived_at, stacks_signal
 
 PROGRAM = """
 import signal, threading, time
@@ -86,9 +86,9 @@ def test_the_board_tells_arrivals_and_the_signal_for_stacks(tmp_path: Path) -> N
     path = tmp_path / "alive" / "rank_0.signals"
     assert arrived_at(path, 15) == 0.0
 
-    board = SignalBoard(path)
-    board.arrived(15, 123.5)
-    board.stacks_come_by(63)
+    mailbox = SignalTimes(path)
+    mailbox.arrived(15, 123.5)
+    mailbox.stacks_come_by(63)
 
     assert (arrived_at(path, 15), arrived_at(path, 10)) == (123.5, 0.0)
     assert stacks_signal(path) == 63

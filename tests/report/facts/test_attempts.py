@@ -49,7 +49,7 @@ def test_a_rollback_in_place_makes_its_steps_useless_and_counts_its_stall_once(
     tmp_path: Path,
 ) -> None:
     run = SyntheticRun(tmp_path / "run")
-    run.begin(1)
+    run.start(1)
     run.steps(0, 80)
     run.action("rollback", 80, cost_s=0.5)
     run.event("rollback", step=80, from_step=80, to_step=60, cost_s=0.5)
@@ -64,7 +64,7 @@ def test_a_rollback_in_place_makes_its_steps_useless_and_counts_its_stall_once(
 
 def test_a_rollback_that_was_taken_back_costs_the_steps_since(tmp_path: Path) -> None:
     run = SyntheticRun(tmp_path / "run")
-    run.begin(1)
+    run.start(1)
     run.steps(0, 80)
     run.event("rollback", step=80, from_step=80, to_step=60, before_step=81)
     run.steps(81, 100)

@@ -5,17 +5,17 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from supervisor.storage.run.boards import MeetingPlace
+from supervisor.storage.run.mailboxes import NodeBarrier
 
 
-def waiting(place: MeetingPlace) -> threading.Thread:
+def waiting(place: NodeBarrier) -> threading.Thread:
     thread = threading.Thread(target=place.wait)
     thread.start()
     return thread
 
 
 def test_a_rank_waits_until_all_others_have_come_as_often(tmp_path: Path) -> None:
-    first, second, third = (MeetingPlace(tmp_path / "meet", rank, 3) for rank in range(3))
+    first, second, third = (NodeBarrier(tmp_path / "meet", rank, 3) for rank in range(3))
 
     waits = waiting(first)
     also = waiting(second)
@@ -29,7 +29,7 @@ def test_a_rank_waits_until_all_others_have_come_as_often(tmp_path: Path) -> Non
 
 
 def test_nobody_waits_for_a_rank_that_has_left(tmp_path: Path) -> None:
-    first, second = (MeetingPlace(tmp_path / "meet", rank, 2) for rank in range(2))
+    first, second = (NodeBarrier(tmp_path / "meet", rank, 2) for rank in range(2))
     second.leave()
 
     for _ in range(3):
@@ -37,7 +37,7 @@ def test_nobody_waits_for_a_rank_that_has_left(tmp_path: Path) -> None:
 
 
 def test_a_rank_that_does_not_come_is_waited_for_once(tmp_path: Path) -> None:
-    first = MeetingPlace(tmp_path / "meet", 0, 2, timeout_s=0.05)
+    first = NodeBarrier(tmp_path / "meet", 0, 2, timeout_s=0.05)
 
     first.wait()
     first._timeout_s = 1e9

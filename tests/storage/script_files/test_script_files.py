@@ -81,7 +81,7 @@ def test_versions_of_the_checkpoint_before_the_last_are_dropped(tmp_path: Path) 
 
     assert kept == ["2", "3"]
     assert Path(record.changed_since(4)[str(path)].kept).read_text() == "3"
-    record.end()
+    record.stop()
     assert list((tmp_path / "run" / "files" / "rank_0").iterdir()) == []
 
 

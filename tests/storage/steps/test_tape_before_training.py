@@ -1,4 +1,4 @@
-"""The part of a tape before the training: a resume may read other things there, or fewer."""
+"""The part of a replay log before the training: a resume may read other things there, or fewer."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from pathlib import Path
 import pytest
 
 from supervisor.errors import ReplayError
-from supervisor.storage.steps.tape import EntryKind, TapeWriter
-from supervisor.storage.steps.tape_reader import TapeReader
+from supervisor.storage.steps.replay_log import EntryKind, ReplayLogWriter
+from supervisor.storage.steps.replay_log_reader import ReplayLogReader
 
 
-def reader_of(path: Path, *kinds: EntryKind) -> TapeReader:
-    tape = TapeWriter(path / "tape")
+def reader_of(path: Path, *kinds: EntryKind) -> ReplayLogReader:
+    replay_log = ReplayLogWriter(path / "tape")
     for number, kind in enumerate(kinds):
-        tape.append(kind, bytes([number]))
-    end = tape.write_out()
-    tape.close()
-    return TapeReader(path / "tape", end=end)
+        replay_log.append(kind, bytes([number]))
+    end = replay_log.write_out()
+    replay_log.close()
+    return ReplayLogReader(path / "tape", end=end)
 
 
 def test_values_before_the_training_are_passed_over_and_files_and_batches_are_not(

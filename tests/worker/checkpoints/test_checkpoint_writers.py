@@ -31,7 +31,7 @@ from supervisor.worker.checkpoints.checkpoint_writer import (
     CheckpointWriter,
     SingleWriter,
 )
-from supervisor.worker.checkpoints.rank_writers import FollowerWriter, LeadWriter
+from supervisor.worker.checkpoints.rank_writers import FirstRankWriter, OtherRankWriter
 from tests.storage.failing_file_system import FailingFileSystem, FastDisk, Killed
 
 SETTINGS = CheckpointSettings(min_free_gib=0.0)
@@ -44,13 +44,13 @@ def single(folder: Path, disk: FileSystem, before_publishing: Callable[[], None]
     return SingleWriter(CheckpointRing(folder, SETTINGS, file_system=disk), before_publishing)
 
 
-class TwoRanks(LeadWriter):
+class TwoRanks(FirstRankWriter):
     """Both sides of two ranks: the other one saves the same in a thread."""
 
     def __init__(self, folder: Path, disk: FileSystem, before: Callable[[], None]) -> None:
         ring = CheckpointRing(folder, SETTINGS, file_system=disk)
         super().__init__(ring, before, place=PLACES[0], attempt=1, timeout_s=2.0)
-        self.other = FollowerWriter(
+        self.other = OtherRankWriter(
             CheckpointRing(folder, SETTINGS, file_system=FastDisk()),
             lambda: None,
             place=PLACES[1],
@@ -187,7 +187,7 @@ def test_a_rank_whose_disk_is_full_keeps_no_other_waiting(
 ) -> None:
     said, disk = ["", ""], FullDisk()
     writers: list[CheckpointWriter] = []
-    for rank, kind in enumerate((LeadWriter, FollowerWriter)):
+    for rank, kind in enumerate((FirstRankWriter, OtherRankWriter)):
         mine = disk if rank == full else FastDisk()
         ring = CheckpointRing(tmp_path, SETTINGS, file_system=mine)
         writers.append(kind(ring, lambda: None, place=PLACES[rank], attempt=1, timeout_s=60.0))
@@ -229,7 +229,7 @@ def test_a_rank_whose_saving_is_switched_off_keeps_no_other_waiting(
             attempt=1,
             timeout_s=60.0,
         )
-        for rank, kind in enumerate((LeadWriter, FollowerWriter))
+        for rank, kind in enumerate((FirstRankWriter, OtherRankWriter))
     )
 
     (first, other)[off].saves_no_more()
@@ -237,7 +237,7 @@ def test_a_rank_whose_saving_is_switched_off_keeps_no_other_waiting(
     for step in (7, 9):
         with pytest.raises(CheckpointError, match="saves nothing any more"):
             (other, first)[off].write(captured(step))
-    later = LeadWriter(
+    later = FirstRankWriter(
         CheckpointRing(tmp_path, SETTINGS, file_system=disk),
         lambda: None,
         place=PLACES[0],

@@ -17,7 +17,7 @@ from supervisor.storage.checkpoints.checkpoints import CheckpointRing
 from supervisor.storage.journal.journal import Journal
 from supervisor.training_state.state import FORMAT
 from supervisor.worker.checkpoints.checkpoint_writer import CapturedCheckpoint, CheckpointWriter
-from supervisor.worker.checkpoints.rank_writers import FollowerWriter, LeadWriter
+from supervisor.worker.checkpoints.rank_writers import FirstRankWriter, OtherRankWriter
 from supervisor.worker.checkpoints.split_replicas import SplitReplicas
 from supervisor.worker.core.boundaries import BoundarySchedule
 from supervisor.worker.core.progress import Progress, RunWarnings
@@ -46,14 +46,14 @@ class Ranks:
         )
         places = [RankPlace(rank=rank, world_size=WORLD) for rank in range(WORLD)]
         given: dict[str, Any] = {"attempt": 1, "timeout_s": 20.0}
-        lead = LeadWriter(
+        main = FirstRankWriter(
             self.ring, lambda: None, place=places[0], on_split=replicas.found, **given
         )
         others = [
-            FollowerWriter(self._ring(), lambda: None, place=place, alike=lambda: {NAME}, **given)
+            OtherRankWriter(self._ring(), lambda: None, place=place, alike=lambda: {NAME}, **given)
             for place in places[1:]
         ]
-        self.writers: list[CheckpointWriter] = [lead, *others]
+        self.writers: list[CheckpointWriter] = [main, *others]
 
     def save(self, step: int, odd: int | None = None) -> None:
         threads = [

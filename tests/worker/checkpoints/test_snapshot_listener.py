@@ -25,7 +25,7 @@ def test_a_longer_run_may_lose_more_steps_by_a_rollback(
     live = start(tmp_path / "run", ["checkpoint.every_steps=10000", "parting.enabled=false"])
 
     live.steps(2300)  # of less than a millisecond: a copy costs more than its share allows
-    live.end()
+    live.stop()
 
     apart = {step: later - step for step, later in itertools.pairwise(steps)}
     assert all(steps <= max(50, 0.05 * step) for step, steps in apart.items())

@@ -45,7 +45,7 @@ def gradient(check: ComputeCheck | None, exponent: float = 1.0) -> torch.Tensor:
 
 def test_gradients_that_torch_would_calculate_by_another_formula_are_left_alone() -> None:
     check = ComputeCheck(Registry())
-    check.begin(5)
+    check.start(5)
     assert torch.equal(gradient(check), gradient(None))
     assert 0 < check.counts.calls < 5  # of the forward alone
 
@@ -58,17 +58,17 @@ def test_what_is_wrong_is_described_with_the_parameter_that_was_read() -> None:
     machine = SickMachine(
         "aten.addmm.default", lambda call, result: flip(result, place=4) if call == 0 else None
     )
-    check.begin(8)
+    check.start(8)
     with machine:
         check.run(FORWARD, model, torch.ones(2, 4))
-    (wrong,), cost_s = check.end()
+    (wrong,), cost_s = check.stop()
     assert check.step == -1
     assert cost_s > 0.0
     assert wrong.name == "aten.addmm.default in the forward, with 0.weight"
     assert wrong.index == (1, 1)
     assert (wrong.elements, wrong.bit) == (1, 30)
     assert "(bit 30 flipped); four repetitions give" in wrong.sentence()
-    assert check.end()[0] == []
+    assert check.stop()[0] == []
 
 
 def test_compiled_code_is_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,7 +76,7 @@ def test_compiled_code_is_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     utils.counters = {"frames": Counter(total=1)}  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "torch._dynamo.utils", utils)
     check = ComputeCheck(Registry())
-    check.begin(5)
+    check.start(5)
     assert check.step == -1
     assert check.has_ended
     assert "compiled code" in check.reason
@@ -89,10 +89,10 @@ def test_an_error_of_ours_ends_it_and_says_why() -> None:
 
     check = ComputeCheck(Registry())
     model = nn.Linear(4, 3)
-    check.begin(5)
+    check.start(5)
     with SickMachine("aten.addmm.default", fails):
         check.run(FORWARD, model, torch.ones(2, 4))
-    check.end()
+    check.stop()
     assert check.has_ended
     assert check.reason == "MemoryError: no more"
 

@@ -16,7 +16,7 @@ def _optimizer() -> SGD:
 
 
 def _update(clock: BoundaryClock, optimizer: SGD) -> bool:
-    clock.is_lead(optimizer)
+    clock.is_main(optimizer)
     clock.updated(optimizer)
     return clock.is_due
 
@@ -59,8 +59,8 @@ def test_a_lead_that_the_script_drops_is_freed_and_the_next_to_step_leads() -> N
         _update(clock, second)
 
     assert gone() is None
-    assert clock.lead() is second
-    assert clock.is_lead(second)
+    assert clock.main() is second
+    assert clock.is_main(second)
     assert clock.by_others == 0
 
 
@@ -75,8 +75,8 @@ def test_who_steps_alone_for_long_leads_another_training() -> None:
 
     assert not any(took_over)
     assert clock.updated(second)
-    assert clock.is_lead(second)
-    assert not clock.is_lead(first)
+    assert clock.is_main(second)
+    assert not clock.is_main(first)
     assert clock.by_others == 0
     assert _update(clock, second)
 
@@ -87,11 +87,11 @@ def test_a_new_optimizer_of_the_same_weights_leads_at_once_and_goes_on_with_the_
     for _ in range(3):
         _update(clock, first)
 
-    leads = clock.is_lead(second)
+    is_first_rank = clock.is_main(second)
 
-    assert leads
-    assert (clock.is_new_lead, clock.is_new_training) == (True, False)
-    assert not clock.is_lead(first)  # it was known; it follows from here on
+    assert is_first_rank
+    assert (clock.is_new_main, clock.is_new_training) == (True, False)
+    assert not clock.is_main(first)  # it was known; it follows from here on
 
 
 def test_two_that_take_turns_on_the_same_weights_stay_one_step() -> None:
@@ -100,7 +100,7 @@ def test_two_that_take_turns_on_the_same_weights_stay_one_step() -> None:
 
     due = [_update(clock, optimizer) for optimizer in 4 * [first, second]]
 
-    assert clock.lead() is first
+    assert clock.main() is first
     assert due[2:] == [False, True, False, True, False, True]
 
 
@@ -109,7 +109,7 @@ def test_a_new_optimizer_of_other_weights_waits_while_the_lead_is_there() -> Non
     for _ in range(3):
         _update(clock, first)
 
-    assert not clock.is_lead(second)
+    assert not clock.is_main(second)
 
 
 def test_an_evaluation_of_one_rank_alone_is_no_boundary_of_several() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from supervisor.storage.journal.journal import Journal
 from supervisor.worker.core.boundaries import BoundarySchedule
-from supervisor.worker.core.error_barrier import ErrorBarrier
+from supervisor.worker.core.breakers import Breakers
 from supervisor.worker.core.part import Part
 from supervisor.worker.core.parts import Parts
 from supervisor.worker.core.process_signs import ExitRequest
@@ -42,8 +42,8 @@ class Ward:
         self.first, self.second = Every("first", 10, self.told), Every("second", 4, self.told)
         self.schedule = BoundarySchedule()
         journal = Journal(folder / "events.jsonl", attempt=1, rank=0)
-        self.barrier = ErrorBarrier(journal, lambda: None, lambda: None)
-        self.boundary = Parts([self.first, self.second], self.schedule, self.barrier, journal)
+        self.breakers = Breakers(journal, lambda: None, lambda: None)
+        self.boundary = Parts([self.first, self.second], self.schedule, self.breakers, journal)
 
     def go(self, steps: range) -> list[int]:
         """Goes through boundaries as the monitor does; returns those that are looked at."""

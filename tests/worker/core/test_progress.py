@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from supervisor.ranks import LEAD_RANK
+from supervisor.ranks import FIRST_RANK
 from supervisor.storage.journal.journal import Journal
 from supervisor.worker.core.progress import (
     AutocastContext,
@@ -30,7 +30,7 @@ class Limits:
         self.path = path
         self.progress = Progress(StepProbe(), steps_done=7)
         self.tell = RecordingLimits(
-            self.progress, RunWarnings(Journal(path, attempt=1, rank=LEAD_RANK), self.progress)
+            self.progress, RunWarnings(Journal(path, attempt=1, rank=FIRST_RANK), self.progress)
         )
 
     @property
@@ -44,9 +44,9 @@ def limits(tmp_path: Path) -> Limits:
 
 
 def test_a_full_tape_makes_later_resumes_approximate(limits: Limits) -> None:
-    limits.tell.tape_full("the budget is used up")
+    limits.tell.replay_log_full("the budget is used up")
 
-    assert not limits.progress.tape_is_whole
+    assert not limits.progress.can_replay
     assert limits.told == [
         "what a resume must know is no longer recorded from step 7 on: the budget is used up: "
         "later resumes are approximate"
@@ -54,9 +54,9 @@ def test_a_full_tape_makes_later_resumes_approximate(limits: Limits) -> None:
 
 
 def test_a_full_tape_of_a_run_that_will_not_resume_exactly_is_not_told(limits: Limits) -> None:
-    limits.progress.tape_is_broken("a part has failed")
+    limits.progress.lose_replay("a part has failed")
 
-    limits.tell.tape_full("the budget is used up")
+    limits.tell.replay_log_full("the budget is used up")
 
     assert limits.told == []
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from supervisor.errors import ReplayError
-from supervisor.storage.steps.tape import StepMark
+from supervisor.storage.steps.replay_log import StepMark
 from supervisor.worker.core.replay_comparison import ReplayComparison
 
 MARK = (3, 0.1, 1, 1, 77)
@@ -22,8 +22,8 @@ def test_the_first_difference_is_kept_and_told_once() -> None:
         comparison.compare(RECORDED, (3, 0.2, 1, 1, 77))
     comparison.disprove("later")
 
-    assert comparison.disproof == "step 3: learning rate is 0.2, the recorded run had 0.1"
-    assert told == [comparison.disproof]
+    assert comparison.mismatch == "step 3: learning rate is 0.2, the recorded run had 0.1"
+    assert told == [comparison.mismatch]
 
 
 def test_other_errors_pass() -> None:
@@ -34,4 +34,4 @@ def test_other_errors_pass() -> None:
     with comparison:
         raise ReplayError("a batch")
 
-    assert comparison.disproof == "step 0: a batch"
+    assert comparison.mismatch == "step 0: a batch"

@@ -55,7 +55,7 @@ class Averaged(Training):
         self._shown = getattr(self, "_shown", None) or self.held()  # the same objects each time
         state = self.state.capture(held=self._shown, for_rollback=True)
         self.ring.take(self.step, state, {})
-        self.check.looked(state)
+        self.check.checked(state)
 
     def look(self) -> list[CorruptedTensor]:
         """Heals at once, as the worker does: the next copy may overwrite this one."""

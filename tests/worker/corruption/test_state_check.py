@@ -53,7 +53,7 @@ class Training:
     def keep(self) -> None:
         state = self.state.capture(for_rollback=True)
         self.ring.take(self.step, state, {})
-        self.check.looked(state)
+        self.check.checked(state)
 
     def look(self) -> list[CorruptedTensor]:
         newest = self.ring.newest()
@@ -69,9 +69,9 @@ class Training:
             norm, clips_at = self._norm()
             if after_clip is not None:
                 after_clip()
-            self.watch.begin(self.optimizer, norm, clips_at)
+            self.watch.update_begins(self.optimizer, norm, clips_at)
             self.optimizer.step()
-            self.watch.end(self.optimizer)
+            self.watch.update_ended(self.optimizer)
             self.optimizer.zero_grad()
             self.step += 1
 
@@ -219,7 +219,7 @@ def test_wild_gradients_are_remembered_until_the_next_look() -> None:
     run.train(5)
     assert not run.watch.saw_wild_gradients()
     run.train(1, after_clip=lambda: None)
-    run.watch.begin(run.optimizer, 1e4, float("inf"))
+    run.watch.update_begins(run.optimizer, 1e4, float("inf"))
 
     assert run.watch.saw_wild_gradients()
 

@@ -15,7 +15,7 @@ from supervisor.settings import SnapshotSettings
 from supervisor.training_state.registry import Registry
 from supervisor.training_state.snapshot import SnapshotRing
 from supervisor.training_state.state import TrainingState
-from supervisor.worker.core.interception_state import InterceptionState
+from supervisor.worker.core.call_state import CallState
 from supervisor.worker.corruption.corrupted_tensor import CorruptedTensor, heal
 from supervisor.worker.corruption.patches_normalisation import watch_normalisation
 from supervisor.worker.corruption.state_check import StateCheck
@@ -28,7 +28,7 @@ watched = pytest.mark.skipif(
 
 
 class AlwaysOn:
-    """As a part of the error barrier, but errors fail the test."""
+    """As a part of the breakers, but errors fail the test."""
 
     is_on = True
 
@@ -67,7 +67,7 @@ class Training:
     def keep(self) -> None:
         state = self.state.capture(held=self.held, for_rollback=True)
         self.ring.take(self.step, state, {})
-        self.check.looked(state)
+        self.check.checked(state)
 
     def look(self) -> list[CorruptedTensor]:
         newest = self.ring.newest()
@@ -88,9 +88,9 @@ def begin(
 ) -> Training:
     original = nn.functional.batch_norm
     monkeypatch.setattr(nn.functional, "batch_norm", original)  # so that it is put back
-    run, interception = Training(dtype), InterceptionState()
-    interception.active = True
-    watch_normalisation(interception, run.watch.normalisation, AlwaysOn())  # type: ignore[arg-type]
+    run, call_state = Training(dtype), CallState()
+    call_state.active = True
+    watch_normalisation(call_state, run.watch.normalisation, AlwaysOn())  # type: ignore[arg-type]
     run.train(warm)
     run.keep()
     return run

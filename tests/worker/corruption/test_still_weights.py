@@ -40,7 +40,7 @@ class Frozen:
     def keep(self) -> None:
         state = self.state.capture(for_rollback=True)
         self.ring.take(self.step, state, {})
-        self.check.looked(state)
+        self.check.checked(state)
 
     def window(self, change: Callable[[], object] = lambda: None) -> list[CorruptedTensor]:
         change()

@@ -23,13 +23,13 @@ def test_updates_of_the_same_settings_in_a_row_share_them() -> None:
     registry = Registry()
     registry.add_optimizer(optimizer)
     watch = UpdateWatch(registry)
-    watch.looked()
+    watch.checked()
     first, second = 0.1, 0.2
 
     for rate in (first, first, second, first):
         optimizer.param_groups[0]["lr"] = rate
-        watch.begin(optimizer, 1.0, float("inf"))
-        watch.end(optimizer)
+        watch.update_begins(optimizer, 1.0, float("inf"))
+        watch.update_ended(optimizer)
 
     (watched,) = watch.watched()
     updates = watched.updates(0)
@@ -44,7 +44,7 @@ def test_nothing_is_kept_of_a_dropped_optimizer_for_the_next_one_at_its_address(
     watch = UpdateWatch(registry)
     dropped = torch.optim.RMSprop([weight], lr=0.1)
     registry.add_optimizer(dropped)
-    watch.looked()
+    watch.checked()
     assert len(watch.watched()) == 1
 
     del dropped
@@ -52,7 +52,7 @@ def test_nothing_is_kept_of_a_dropped_optimizer_for_the_next_one_at_its_address(
 
     assert watch.watched() == []
     optimizer = torch.optim.Adam([weight], lr=0.1)  # at its address there is no `alpha`
-    watch.begin(optimizer, 1.0, float("inf"))
+    watch.update_begins(optimizer, 1.0, float("inf"))
 
 
 class OtherAdamW(torch.optim.Optimizer):
@@ -124,10 +124,10 @@ def watched(
         optimizer.zero_grad()
         model(torch.randn(16, 16, dtype=dtype)).float().square().mean().backward()
         if step >= 2:
-            foreign.begin(optimizer)
+            foreign.update_begins(optimizer)
         optimizer.step()
         if step >= 2:
-            foreign.end(optimizer)
+            foreign.update_ended(optimizer)
     return foreign
 
 
@@ -187,11 +187,11 @@ def test_one_update_that_is_another_ends_the_proof() -> None:
     proved = []
     for step in range(4):
         weight.grad = torch.randn_like(weight)
-        foreign.begin(optimizer)
+        foreign.update_begins(optimizer)
         optimizer.step()
         if step == 2:
             weight.data[7] += 0.003
-        foreign.end(optimizer)
+        foreign.update_ended(optimizer)
         proved.append(foreign.is_proved)
 
     assert proved == [True, True, False, False]

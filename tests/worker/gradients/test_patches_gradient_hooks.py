@@ -8,14 +8,14 @@ import sys
 # In a process of its own: the patch lasts as long as the process.
 REGISTERS = """
 import types, torch
-from supervisor.worker.core.interception_state import InterceptionState
+from supervisor.worker.core.call_state import CallState
 from supervisor.worker.gradients.patches_gradient_hooks import watch_gradient_hooks
 
 found, called = [], []
-interception = InterceptionState()
-interception.active = True
+call_state = CallState()
+call_state.active = True
 watch_gradient_hooks(types.SimpleNamespace(
-    interception=interception, object_found=lambda kind, hook: found.append(hook),
+    call_state=call_state, object_found=lambda kind, hook: found.append(hook),
 ), types.SimpleNamespace(now=types.SimpleNamespace(called=lambda hook: hook.run())))
 class Subclass(torch.Tensor):
     pass
@@ -36,13 +36,13 @@ def test_a_hook_is_seen_once_also_at_a_tensor_of_a_class_of_its_own() -> None:
 COMPILED = """
 import types, torch
 from torch._dynamo import compiled_autograd
-from supervisor.worker.core.interception_state import InterceptionState
+from supervisor.worker.core.call_state import CallState
 from supervisor.worker.gradients.patches_gradient_hooks import watch_gradient_hooks
 
-interception = InterceptionState()
-interception.active = True
+call_state = CallState()
+call_state.active = True
 watch_gradient_hooks(types.SimpleNamespace(
-    interception=interception, object_found=lambda kind, hook: None,
+    call_state=call_state, object_found=lambda kind, hook: None,
 ), types.SimpleNamespace(now=types.SimpleNamespace(called=lambda hook: hook.run())))
 parameter = torch.nn.Parameter(torch.ones(2))
 parameter.register_post_accumulate_grad_hook(lambda p: p.grad.mul_(3.0))

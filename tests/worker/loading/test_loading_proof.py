@@ -19,7 +19,7 @@ import pytest
 import torch
 from torch.utils.data import Dataset
 
-from supervisor.worker.core.interception_state import InterceptionState
+from supervisor.worker.core.call_state import CallState
 from supervisor.worker.loading.loading_proof import PROFILED, TIMED, LoadingProof
 
 TABLE: dict[str, Any] = {"scale": 2.0}
@@ -257,7 +257,7 @@ class Cheap(Pure):
 
 
 def _fetched(data: Dataset[Any], fetches: int = PROFILED + TIMED) -> LoadingProof:
-    proof = LoadingProof(0, data, list, InterceptionState())
+    proof = LoadingProof(0, data, list, CallState())
     for number in range(fetches):
         indices = [number, number + 1]
         proof.watch(indices, lambda indices=indices: [data[i] for i in indices])  # type: ignore[misc]

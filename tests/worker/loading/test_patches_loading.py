@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 
 from supervisor.training_state.rng import RngState
 from supervisor.worker.core.budget import Share
-from supervisor.worker.core.interception_state import InterceptionState
+from supervisor.worker.core.call_state import CallState
 from supervisor.worker.loading import patches_loading as worker_watch
 from supervisor.worker.loading.patches_loading import WorkerWatch
 from supervisor.worker.loading.worker_proof import (
@@ -73,7 +73,7 @@ def _generators_as_they_were() -> Iterator[None]:
 
 def _worker(data: Any) -> tuple[WorkerProof, Callable[[Any], Any]]:
     proof = WorkerProof(0, data, list, promised=False)
-    watch = WorkerWatch(proof, data, list, InterceptionState())
+    watch = WorkerWatch(proof, data, list, CallState())
     return proof, lambda given: watch.fetch(given, lambda indices: [data[i] for i in indices])
 
 

@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from supervisor.training_state.held_values import storages
-from supervisor.worker.core.interception_state import InterceptionState
+from supervisor.worker.core.call_state import CallState
 from supervisor.worker.loading.placeholder_tracker import PlaceholderTracker
 
 Use = Callable[[torch.Tensor], object]
@@ -23,23 +23,23 @@ class Leak(Exception):
 
 
 @pytest.fixture
-def interception() -> InterceptionState:
-    return InterceptionState()
+def call_state() -> CallState:
+    return CallState()
 
 
 @pytest.fixture
-def guard(interception: InterceptionState) -> Iterator[PlaceholderTracker]:
+def guard(call_state: CallState) -> Iterator[PlaceholderTracker]:
     def on_leak(why: str) -> None:
         raise Leak(why)
 
-    guard = PlaceholderTracker(interception, on_leak)
-    guard.begin()
+    guard = PlaceholderTracker(call_state, on_leak)
+    guard.start()
     yield guard
-    guard.end()
+    guard.stop()
 
 
-def _batch(guard: PlaceholderTracker, interception: InterceptionState) -> torch.Tensor:
-    with interception.region():
+def _batch(guard: PlaceholderTracker, call_state: CallState) -> torch.Tensor:
+    with call_state.region():
         batch = torch.arange(600.0).reshape(3, 200) - 300.0
         guard.hand_out([batch])
     return batch
@@ -62,9 +62,9 @@ def _batch(guard: PlaceholderTracker, interception: InterceptionState) -> torch.
     ],
 )
 def test_values_that_stay_in_tensors_are_free(
-    guard: PlaceholderTracker, interception: InterceptionState, use: Use
+    guard: PlaceholderTracker, call_state: CallState, use: Use
 ) -> None:
-    use(_batch(guard, interception))
+    use(_batch(guard, call_state))
 
 
 @pytest.mark.parametrize(
@@ -86,9 +86,9 @@ def test_values_that_stay_in_tensors_are_free(
     ],
 )
 def test_a_value_that_would_come_out_is_told(
-    guard: PlaceholderTracker, interception: InterceptionState, use: Use
+    guard: PlaceholderTracker, call_state: CallState, use: Use
 ) -> None:
-    batch = _batch(guard, interception)
+    batch = _batch(guard, call_state)
 
     with pytest.raises(Leak):
         use(batch)
@@ -100,42 +100,42 @@ def test_a_replay_that_is_not_the_recorded_run_is_told(guard: PlaceholderTracker
 
 
 def test_what_happens_inside_a_region_is_free(
-    guard: PlaceholderTracker, interception: InterceptionState
+    guard: PlaceholderTracker, call_state: CallState
 ) -> None:
-    batch = _batch(guard, interception)
+    batch = _batch(guard, call_state)
 
-    with interception.region():
+    with call_state.region():
         assert len(batch[batch > 0]) == 299
 
 
 def test_what_is_left_over_at_the_target_is_found(
-    guard: PlaceholderTracker, interception: InterceptionState
+    guard: PlaceholderTracker, call_state: CallState
 ) -> None:
     total = torch.zeros(200)
     for _ in range(3):
-        total += _batch(guard, interception).sum(0)
+        total += _batch(guard, call_state).sum(0)
 
-    with interception.region():
+    with call_state.region():
         assert guard.left_over(())
         assert not guard.left_over(storages([total]))
 
 
 def test_nothing_is_left_over_when_all_is_gone(
-    guard: PlaceholderTracker, interception: InterceptionState
+    guard: PlaceholderTracker, call_state: CallState
 ) -> None:
     for _ in range(3):
-        _batch(guard, interception).exp().sum()
+        _batch(guard, call_state).exp().sum()
 
     assert not guard.left_over(())
 
 
 def test_everything_is_as_before_at_the_end(
-    guard: PlaceholderTracker, interception: InterceptionState
+    guard: PlaceholderTracker, call_state: CallState
 ) -> None:
     before = torch.Tensor.numpy
-    batch = _batch(guard, interception)
+    batch = _batch(guard, call_state)
 
-    guard.end()
+    guard.stop()
 
     assert torch.Tensor.numpy is not before
     assert len(batch[batch > 0]) == 299
@@ -143,11 +143,11 @@ def test_everything_is_as_before_at_the_end(
 
 
 def test_it_can_be_ended_within_inference_mode_and_goes_with_it() -> None:
-    guard = PlaceholderTracker(InterceptionState(), lambda why: None)
-    guard.begin()
+    guard = PlaceholderTracker(CallState(), lambda why: None)
+    guard.start()
     with torch.inference_mode():
         with torch.inference_mode():
-            guard.end()
+            guard.stop()
         inside = torch.ones(2) + 1
     outside = torch.ones(2) + 1
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from supervisor.worker.core.interception_state import InterceptionState
-from supervisor.worker.loading import stream_proof as told_state
+from supervisor.worker.core.call_state import CallState
+from supervisor.worker.loading import stream_proof as dataset_state
 from supervisor.worker.loading.loader_skipping import contents
 from supervisor.worker.loading.loading_proofs import LoadingProofs
 from supervisor.worker.loading.stream_proof import Stream, StreamMark, StreamProof
@@ -70,18 +70,18 @@ class Fast(Telling):
 @pytest.fixture(autouse=True)
 def _of_a_library(monkeypatch: pytest.MonkeyPatch) -> None:
     """`tells_state` takes the data sets above for a library's."""
-    monkeypatch.setattr(told_state, "is_users", lambda path: False)
+    monkeypatch.setattr(dataset_state, "is_users", lambda path: False)
 
 
 def _watched(data: Any) -> tuple[StreamProof, list[bool]]:
     """Goes over a data set; returns its proof, and of each batch whether the stream went on."""
-    proofs = LoadingProofs(InterceptionState(), promised=False)
+    proofs = LoadingProofs(CallState(), promised=False)
     followed = []
     iterator: Any = iter(DataLoader(data, 8))
     fetcher = iterator._dataset_fetcher
     proof = proofs.of_stream(fetcher)
     assert proof is not None
-    stream: Stream = proof.begin(fetcher)
+    stream: Stream = proof.start(fetcher)
     for _ in range(13):
         proof.make(stream, functools.partial(fetcher.fetch, range(8)))
         followed.append(proof.settle(stream))

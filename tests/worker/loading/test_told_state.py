@@ -11,7 +11,12 @@ import pytest
 
 from supervisor.worker.loading import stream_proof as module
 from supervisor.worker.loading.fingerprint import CannotTell
-from supervisor.worker.loading.stream_proof import StreamMark, go_on_from, tells_state, told_state
+from supervisor.worker.loading.stream_proof import (
+    StreamMark,
+    dataset_state,
+    go_on_from,
+    tells_state,
+)
 
 
 class Told:
@@ -46,13 +51,13 @@ def test_a_state_that_json_does_not_keep_is_not_told(extra: Any) -> None:
     data.extra = extra
 
     with pytest.raises(CannotTell):
-        told_state(data)
+        dataset_state(data)
 
 
 def test_the_next_epoch_begins_at_its_start() -> None:
     fetcher = types.SimpleNamespace(dataset=Told(), dataset_iter=None)
 
-    made = go_on_from(fetcher, told_state(fetcher.dataset))
+    made = go_on_from(fetcher, dataset_state(fetcher.dataset))
     first = next(fetcher.dataset_iter)
     made()
 

@@ -1,4 +1,4 @@
-"""Which batches of workers are left out, by what the tape says."""
+"""Which batches of workers are left out, by what the replay log says."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from pathlib import Path
 
 import torch
 
-from supervisor.storage.steps.tape import EntryKind, TapeWriter
-from supervisor.storage.steps.tape_reader import TapeReader
+from supervisor.storage.steps.replay_log import EntryKind, ReplayLogWriter
+from supervisor.storage.steps.replay_log_reader import ReplayLogReader
 from supervisor.worker.loading.loader_skipping import NEAR_STEPS, pack_mark
 from supervisor.worker.loading.worker_proof import WorkerMark, pack_iteration
 from supervisor.worker.loading.worker_skipping import WorkerPlan, plans
@@ -26,7 +26,7 @@ def _plans(
     allowed: tuple[int, ...] = (0,),
 ) -> dict[int, WorkerPlan]:
     """Plans for a run with one batch a step; the last batch of an epoch has a shape of its own."""
-    tape = TapeWriter(tmp_path / "tape")
+    replay_log = ReplayLogWriter(tmp_path / "tape")
     for step in range(steps):
         epoch, place = divmod(step, EPOCH)
         mark = WorkerMark(
@@ -39,13 +39,13 @@ def _plans(
             drawn=b"",
             fetch=pack_mark([step], torch.zeros(3 if place == EPOCH - 1 else 4)),
         )
-        tape.append(EntryKind.WORKER_BATCH, mark.pack())
-        tape.append_step(step, 0.1, 1, 1, 0)
+        replay_log.append(EntryKind.WORKER_BATCH, mark.pack())
+        replay_log.append_step(step, 0.1, 1, 1, 0)
         if place == EPOCH - 1 and not persistent:
-            tape.append(EntryKind.EPOCH_END, pack_iteration(epoch))
-    end = tape.write_out()
-    tape.close()
-    return plans(TapeReader(tmp_path / "tape", end=end), steps, allowed)
+            replay_log.append(EntryKind.EPOCH_END, pack_iteration(epoch))
+    end = replay_log.write_out()
+    replay_log.close()
+    return plans(ReplayLogReader(tmp_path / "tape", end=end), steps, allowed)
 
 
 def _loaded(plan: WorkerPlan, until: int) -> list[int]:

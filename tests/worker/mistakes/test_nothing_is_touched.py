@@ -191,7 +191,7 @@ def _updates(run: Hooked, optimizer: torch.optim.Optimizer, *, left_out: set[int
     """Updates as `Live` tells them: one that is left out is announced, and counts as a step."""
     for step in range(1, 31):
         run.watch.before_update(optimizer)
-        run.watch.updated(optimizer, step, is_lead=True, is_left_out=step in left_out)
+        run.watch.updated(optimizer, step, is_main=True, is_left_out=step in left_out)
 
 
 def test_an_update_that_was_left_out_counts_for_nothing() -> None:
@@ -210,10 +210,10 @@ def test_after_a_rollback_and_after_a_resume_nothing_is_looked_for() -> None:
     for interrupt in ("rollback", "resume"):
         run = Hooked()
         optimizer = torch.optim.SGD([nn.Parameter(torch.ones(4))], 1e-2)
-        run.watch.updated(optimizer, 5, is_lead=True, is_left_out=False)
+        run.watch.updated(optimizer, 5, is_main=True, is_left_out=False)
 
         if interrupt == "rollback":
-            run.watch.updated(optimizer, 3, is_lead=True, is_left_out=False)
+            run.watch.updated(optimizer, 3, is_main=True, is_left_out=False)
         else:
             run.watch.continue_at()
 
@@ -265,7 +265,7 @@ class LargeRate(Mistake):
 
     kind = "large_rate"
 
-    def updated(self, seen: SeenSoFar, optimizer: Any, *, is_lead: bool) -> Proof | None:
+    def updated(self, seen: SeenSoFar, optimizer: Any, *, is_main: bool) -> Proof | None:
         if optimizer.param_groups[0]["lr"] <= 1.0:
             return None
         return Proof(fact="the rate is above one", where="", mend="a smaller one")

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from benchmarks.hooked_script import HookedScript
-from supervisor.worker.core.interception_state import InterceptionState
+from supervisor.worker.core.call_state import CallState
 from supervisor.worker.mistakes.patches_weights import watch_weights
 
 
@@ -19,9 +19,9 @@ def test_every_way_to_take_weights_out_and_put_them_in_works(
     export, load = nn.Module.state_dict, nn.Module.load_state_dict
     monkeypatch.setattr(nn.Module, "state_dict", export)
     monkeypatch.setattr(nn.Module, "load_state_dict", load)
-    run, interception = HookedScript(), InterceptionState()
-    interception.active = True
-    watch_weights(interception, run.watch)
+    run, call_state = HookedScript(), CallState()
+    call_state.active = True
+    watch_weights(call_state, run.watch)
     net, other = nn.Sequential(nn.Linear(3, 3)), nn.Sequential(nn.Linear(3, 3))
 
     state = net.state_dict()
@@ -37,4 +37,4 @@ def test_every_way_to_take_weights_out_and_put_them_in_works(
         other.load_state_dict({})
     assert inspect.signature(nn.Module.load_state_dict) == inspect.signature(load)
     assert run.errors == []
-    assert interception.depth == 0
+    assert call_state.depth == 0

@@ -14,16 +14,16 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import dataloader
 
-from supervisor.worker.core.interception_state import InterceptionState
-from supervisor.worker.probes.forward_look import ForwardLook
-from supervisor.worker.probes.patches_looks import look_at_modules
-from supervisor.worker.probes.update_look import UpdateLook
+from supervisor.worker.core.call_state import CallState
+from supervisor.worker.probes.forward_sample import ForwardSample
+from supervisor.worker.probes.patches_probes import sample_modules
+from supervisor.worker.probes.update_sample import UpdateSample
 
 
-class Looker:
+class Sampling:
     """Hands everything on to a look, as `Probes` does."""
 
-    def __init__(self, look: ForwardLook) -> None:
+    def __init__(self, look: ForwardSample) -> None:
         self.look = look
 
     def saw_module(self, module: nn.Module, output: Any, *, is_root: bool) -> None:
@@ -40,28 +40,26 @@ class Looker:
 
 
 @pytest.fixture
-def interception() -> Iterator[InterceptionState]:
+def call_state() -> Iterator[CallState]:
     """As `instrument` leaves it: the outermost forward is a region."""
-    interception, before = InterceptionState(), nn.Module.__call__
+    call_state, before = CallState(), nn.Module.__call__
 
     def outermost(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        interception.depth += 1
+        call_state.depth += 1
         try:
             return before(self, *args, **kwargs)
         finally:
-            interception.depth -= 1
+            call_state.depth -= 1
 
     nn.Module.__call__ = outermost  # type: ignore[method-assign]
-    yield interception
+    yield call_state
     nn.Module.__call__ = before  # type: ignore[method-assign]
 
 
-def looked_at(
-    model: nn.Module, inputs: torch.Tensor, interception: InterceptionState
-) -> dict[str, float]:
-    look = ForwardLook()
-    look.begin({"model": model})
-    take_off = look_at_modules(Looker(look), interception)
+def looked_at(model: nn.Module, inputs: torch.Tensor, call_state: CallState) -> dict[str, float]:
+    look = ForwardSample()
+    look.start({"model": model})
+    take_off = sample_modules(Sampling(look), call_state)
     model(inputs)
     take_off()
     return look.take()
@@ -82,13 +80,13 @@ class Attention(nn.Module):
         return torch.softmax(scores.masked_fill(hidden, -math.inf), -1) @ x[:, None]
 
 
-def test_attention_by_hand_and_by_torch_look_the_same(interception: InterceptionState) -> None:
+def test_attention_by_hand_and_by_torch_look_the_same(call_state: CallState) -> None:
     torch.manual_seed(0)
     one, other = Attention(by_hand=True), Attention(by_hand=False)
     other.load_state_dict(one.state_dict())
     inputs = torch.randn(1, 12, 8)
 
-    seen, by_torch = looked_at(one, inputs, interception), looked_at(other, inputs, interception)
+    seen, by_torch = looked_at(one, inputs, call_state), looked_at(other, inputs, call_state)
 
     scores = one.query(inputs) @ one.key(inputs).transpose(-2, -1) / math.sqrt(8)
     largest = float(scores.detach().tril().abs().max())
@@ -98,14 +96,14 @@ def test_attention_by_hand_and_by_torch_look_the_same(interception: Interception
     assert 0.5 < seen["attention_entropy"] < 1.0
 
 
-def test_dead_units_and_a_constant_layer_are_seen(interception: InterceptionState) -> None:
+def test_dead_units_and_a_constant_layer_are_seen(call_state: CallState) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 10), nn.ReLU(), nn.Linear(10, 3))
-    healthy = looked_at(model, torch.randn(32, 4), interception)
+    healthy = looked_at(model, torch.randn(32, 4), call_state)
     with torch.no_grad():
         model[0].bias[:8] = -1e3
         model[2].weight.zero_()
-    sick = looked_at(model, torch.randn(32, 4), interception)
+    sick = looked_at(model, torch.randn(32, 4), call_state)
 
     assert healthy["dead_units_share"] < 0.3
     assert sick["dead_units_share"] == pytest.approx(0.8, abs=0.11)
@@ -114,14 +112,14 @@ def test_dead_units_and_a_constant_layer_are_seen(interception: InterceptionStat
 
 
 def test_half_precision_is_measured_against_its_largest_number(
-    interception: InterceptionState,
+    call_state: CallState,
 ) -> None:
     model = nn.Sequential(nn.Identity(), nn.Linear(2, 2, dtype=torch.float16))
     with torch.no_grad():
         model[1].weight.fill_(1.0)
         model[1].bias.zero_()
 
-    seen = looked_at(model, torch.full((8, 2), 3e4, dtype=torch.float16), interception)
+    seen = looked_at(model, torch.full((8, 2), 3e4, dtype=torch.float16), call_state)
 
     assert seen["activation_max"] == pytest.approx(6e4, rel=1e-3)
     assert seen["activation_range"] == pytest.approx(6e4 / 65504, rel=1e-3)
@@ -164,16 +162,16 @@ class Named(nn.Module):
         return self.output
 
 
-def test_latents_and_rewards_are_found_under_common_names(interception: InterceptionState) -> None:
+def test_latents_and_rewards_are_found_under_common_names(call_state: CallState) -> None:
     x = torch.randn(8, 4)
     flat = torch.zeros(8, 3)
     pair = {"chosen_rewards": torch.ones(6), "rejected_rewards": torch.zeros(6)}
 
-    by_parts = looked_at(Encoder(), x, interception)
-    by_output = looked_at(Named(Answer(x, flat, flat)), x, interception)
-    rewards = looked_at(Named({**pair, "entropy": torch.tensor([1.0, 3.0])}), x, interception)
-    unnamed = looked_at(Named((x, flat, flat)), x, interception)
-    by_return = looked_at(Returning(), x, interception)
+    by_parts = looked_at(Encoder(), x, call_state)
+    by_output = looked_at(Named(Answer(x, flat, flat)), x, call_state)
+    rewards = looked_at(Named({**pair, "entropy": torch.tensor([1.0, 3.0])}), x, call_state)
+    unnamed = looked_at(Named((x, flat, flat)), x, call_state)
+    by_return = looked_at(Returning(), x, call_state)
 
     assert by_parts["kl"] > 0.0
     assert by_return["kl"] > 0.0
@@ -185,7 +183,7 @@ def test_latents_and_rewards_are_found_under_common_names(interception: Intercep
 
 def stepped(optimizer: torch.optim.Optimizer, gradient: float) -> dict[str, float]:
     """One update with a gradient of that size everywhere, looked at."""
-    look = UpdateLook()
+    look = UpdateSample()
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     for parameter in parameters:
         parameter.grad = torch.full_like(parameter, gradient)
@@ -213,11 +211,11 @@ def test_layers_without_gradient_are_a_share_unless_all_are() -> None:
     for index, parameter in enumerate(parameters):
         parameter.grad = torch.full_like(parameter, float(index > 3))
 
-    seen = UpdateLook().before_update(optimizer, parameters)
+    seen = UpdateSample().before_update(optimizer, parameters)
     optimizer.zero_grad(set_to_none=False)
 
     assert seen["dead_layers_share"] == 0.5
-    assert UpdateLook().before_update(optimizer, parameters) == {}
+    assert UpdateSample().before_update(optimizer, parameters) == {}
 
 
 def test_the_largest_gradient_of_a_layer_is_that_before_clipping() -> None:
@@ -226,7 +224,7 @@ def test_the_largest_gradient_of_a_layer_is_that_before_clipping() -> None:
     parameters = list(model.parameters())
     for parameter, size in zip(parameters, (1.0, 1.0, 60.0, 0.0), strict=True):
         parameter.grad = torch.full_like(parameter, size)
-    look = UpdateLook()
+    look = UpdateSample()
     norm = float(nn.utils.clip_grad_norm_(parameters, 1.0))
 
     seen = look.before_update(optimizer, parameters, norm)
@@ -235,13 +233,13 @@ def test_the_largest_gradient_of_a_layer_is_that_before_clipping() -> None:
     assert look.largest["layer_gradient_max"][0][0]() is parameters[2]
 
 
-def test_the_patches_leave_nothing_behind(interception: InterceptionState) -> None:
+def test_the_patches_leave_nothing_behind(call_state: CallState) -> None:
     names = [(nn.Module, "__call__"), (torch, "softmax"), (functional, "softmax")]
     names += [(functional, "scaled_dot_product_attention"), (torch.Tensor, "softmax")]
     names += [(dataloader._BaseDataLoaderIter, "__next__")]
     before = [getattr(owner, name) for owner, name in names]
 
-    looked_at(Attention(by_hand=True), torch.randn(1, 9, 8), interception)
+    looked_at(Attention(by_hand=True), torch.randn(1, 9, 8), call_state)
 
     assert [getattr(owner, name) for owner, name in names] == before
     assert "softmax" not in vars(torch.Tensor)
@@ -252,7 +250,7 @@ def test_a_look_keeps_no_model_alive() -> None:
     optimizer = torch.optim.Adam(model.parameters())
     parameters = [model.weight, model.bias]
     model.weight.grad, model.bias.grad = torch.ones(3, 3), torch.ones(3)
-    look = UpdateLook()
+    look = UpdateSample()
 
     look.before_update(optimizer, parameters)
     optimizer.step()

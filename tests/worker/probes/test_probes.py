@@ -15,7 +15,7 @@ from supervisor.records import Alert, Cause, Severity
 from supervisor.settings import ProbeSettings
 from supervisor.storage.journal.journal import Journal
 from supervisor.training_state.registry import Registry
-from supervisor.worker.core.interception_state import InterceptionState
+from supervisor.worker.core.call_state import CallState
 from supervisor.worker.core.part import Ended
 from supervisor.worker.probes.probes import Probes
 from tests.scenarios.runs import differences, supervised, train_plainly
@@ -68,7 +68,7 @@ def probes_in(folder: Path, warned: list[str], model: nn.Module | None = None) -
     context: Any = SimpleNamespace(
         settings=SimpleNamespace(probes=ProbeSettings(every_steps=1)),
         registry=registry,
-        interception=InterceptionState(),
+        call_state=CallState(),
         journal=Journal(folder / "rank_0.jsonl", attempt=1, rank=0),
         warn=warned.append,
     )
@@ -79,7 +79,7 @@ def test_an_error_ends_the_looks_and_not_the_training(tmp_path: Path) -> None:
     warned: list[str] = []
     probes = probes_in(tmp_path, warned)
 
-    probes.begin(30)
+    probes.start(30)
     found = probes.before_update(30, None, [None])  # type: ignore[arg-type, list-item]
     probes.after_update(30)
 
@@ -96,7 +96,7 @@ def test_an_alert_names_the_tensors_that_it_is_about(tmp_path: Path) -> None:
     for parameter in model.parameters():
         parameter.grad = 100.0 * torch.ones_like(parameter)
 
-    probes.begin(30)
+    probes.start(30)
     probes.before_update(30, optimizer, list(model.parameters()))
     optimizer.step()
     probes.after_update(30)

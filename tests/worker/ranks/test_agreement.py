@@ -11,7 +11,7 @@ from supervisor.errors import ReplayError
 from supervisor.held_memory import HeldMemory
 from supervisor.records import StepRecord
 from supervisor.settings import SnapshotSettings
-from supervisor.storage.run.boards import RankBoard, RankNotes
+from supervisor.storage.run.mailboxes import RankStatus, StepMailbox
 from supervisor.worker.core.boundaries import BoundarySchedule, GroupTurns, TimedPart
 from supervisor.worker.core.progress import Progress
 from supervisor.worker.core.step_probe import StepProbe
@@ -43,11 +43,11 @@ class Rank:
         self.split: list[int] = []
         self.memory = HeldMemory(SnapshotSettings())
         self.agreement = GroupAgreement(
-            RankBoard(folder / "board", rank, ranks, timeout_s=10.0),
+            StepMailbox(folder / "board", rank, ranks, timeout_s=10.0),
             self.schedule,
             self.turns,
             self.progress,
-            WaitingRanks(RankNotes(folder / "notes", rank, ranks), self.exchanges),
+            WaitingRanks(RankStatus(folder / "notes", rank, ranks), self.exchanges),
             self.memory,
             on_lost=lambda: self.lost.append(True),
             on_split=self.split.append,
@@ -181,7 +181,7 @@ def test_ranks_that_arrive_elsewhere_do_not_go_on(ranks: list[Rank]) -> None:
 
 
 def test_nobody_goes_on_without_a_rank_that_has_gone_before_it_arrived(ranks: list[Rank]) -> None:
-    ranks[1].agreement.end()
+    ranks[1].agreement.stop()
 
     with pytest.raises(ReplayError, match="have not arrived"):
         ranks[0].agreement.arrived(8, [], done=8)

@@ -68,9 +68,9 @@ class Rank:
         with self.known():
             return self.exchanges.balance()
 
-    def begin(self) -> None:
+    def start(self) -> None:
         with self.known():
-            self.exchanges.begin()
+            self.exchanges.start()
 
     @contextlib.contextmanager
     def known(self) -> Iterator[None]:
@@ -147,7 +147,7 @@ def test_what_came_before_a_replay_has_arrived_does_not_count(ranks: list[Rank])
     ranks[1].send(2)
 
     for rank in ranks:
-        rank.begin()
+        rank.start()
 
     assert at_one_place(ranks)
 

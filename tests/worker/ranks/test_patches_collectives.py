@@ -13,7 +13,7 @@ from torch.distributed import distributed_c10d
 from torch.testing._internal.distributed import fake_pg  # noqa: F401 (registers the backend)
 
 from supervisor.storage.journal.journal import SilentJournal
-from supervisor.worker.core.error_barrier import LIMIT, Breaker, ErrorBarrier
+from supervisor.worker.core.breakers import LIMIT, Breaker, Breakers
 from supervisor.worker.core.part import Sides
 from supervisor.worker.ranks.exchanges import Exchanges
 from supervisor.worker.ranks.patches_collectives import watch_collectives, watch_messages
@@ -68,7 +68,7 @@ class Interception:
 
 
 class Hooks:
-    """Those of a live run, without a tape."""
+    """Those of a live run, without a replay log."""
 
     def objects(self, place: Any, call: Any, *, all_have: bool) -> Any:
         return call()
@@ -78,13 +78,13 @@ class Hooks:
 
 
 class Session:
-    interception = Interception()
+    call_state = Interception()
 
 
 @pytest.fixture
 def part() -> Breaker:
-    barrier = ErrorBarrier(SilentJournal(), lambda: None, lambda: None)
-    return barrier("exchanges")
+    breakers = Breakers(SilentJournal(), lambda: None, lambda: None)
+    return breakers("exchanges")
 
 
 @pytest.fixture(params=[Broken, BrokenWithin])

@@ -14,8 +14,8 @@ from torch.distributed import _functional_collectives as functional
 from torch.testing._internal.distributed import fake_pg  # noqa: F401 (registers the backend)
 
 from supervisor.errors import ReplayError
-from supervisor.storage.steps.tape import TapeWriter
-from supervisor.storage.steps.tape_reader import TapeReader
+from supervisor.storage.steps.replay_log import ReplayLogWriter
+from supervisor.storage.steps.replay_log_reader import ReplayLogReader
 from supervisor.worker.ranks.exchanges import CommonBeginning, Counts, Exchanges
 from supervisor.worker.ranks.silenced_collectives import (
     SilencedCollectives,
@@ -30,7 +30,7 @@ def one_of_two() -> Iterator[SilencedCollectives]:
     dist.init_process_group("fake", store=dist.HashStore(), rank=0, world_size=2)
     collectives = SilencedCollectives()
     collectives.enter()
-    collectives.begin()
+    collectives.start()
     yield collectives
     collectives.leave()
     dist.destroy_process_group()
@@ -102,7 +102,7 @@ def test_what_all_ranks_do_alike_is_sent() -> None:
     gathered = [torch.zeros(2)]
     try:
         collectives.enter()
-        collectives.begin()
+        collectives.start()
         dist.all_gather(gathered, torch.ones(2))
         silent = gathered[0].tolist()
         with collectives.really():
@@ -134,7 +134,7 @@ def test_a_barrier_of_all_ranks_is_one_without_anything_sent() -> None:
     part = dist.new_group([0])
     collectives.enter()
     dist.barrier()  # sent: the training has not begun
-    collectives.begin()
+    collectives.start()
 
     dist.barrier()
     dist.barrier(async_op=True)
@@ -217,14 +217,14 @@ class Opaque:
 def _replayed(
     path: Path, objects: list[Any], *, all_have: bool
 ) -> tuple[Any, list[Any], list[str]]:
-    tape = TapeWriter(path)
+    replay_log = ReplayLogWriter(path)
 
-    note_objects(tape, objects, 1, all_have=all_have)
-    tape.close()
+    note_objects(replay_log, objects, 1, all_have=all_have)
+    replay_log.close()
     again: list[Any] = [None] * len(objects)
     asked: list[str] = []
     result = recorded_objects(
-        TapeReader(path, end=path.stat().st_size), again, lambda: asked.append("again")
+        ReplayLogReader(path, end=path.stat().st_size), again, lambda: asked.append("again")
     )
     return result, again, asked
 

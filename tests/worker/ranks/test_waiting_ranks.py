@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.storage.run.boards import RankNotes
+from supervisor.storage.run.mailboxes import RankStatus
 from supervisor.storage.steps.applied_rates import WINDOW_STEPS, OwnTimes, read_own_times
 from supervisor.worker.ranks import waiting_ranks
 from supervisor.worker.ranks import waiting_ranks as own_time
@@ -41,9 +41,9 @@ class Pair:
 
     def __init__(self, folder: Path, clock: Clock) -> None:
         self.clock = clock
-        self.other = RankNotes(folder / "notes", 1, 2)
-        self.waiting = WaitingRanks(RankNotes(folder / "notes", 0, 2), Behind())  # type: ignore[arg-type]
-        self.waiting.begin()
+        self.other = RankStatus(folder / "notes", 1, 2)
+        self.waiting = WaitingRanks(RankStatus(folder / "notes", 0, 2), Behind())  # type: ignore[arg-type]
+        self.waiting.start()
 
     def is_in_vain(self, *, calls: int, cpu_s: float, after_s: float = 0.0) -> bool:
         self.clock.now_s += after_s
@@ -87,16 +87,16 @@ def test_a_rank_that_is_not_ahead_waits_for_something_else(pair: Pair) -> None:
 def test_what_was_seen_at_an_earlier_update_does_not_count(pair: Pair) -> None:
     pair.is_in_vain(calls=1, cpu_s=5.0)
 
-    pair.waiting.begin()
+    pair.waiting.start()
 
     assert not pair.is_in_vain(calls=1, cpu_s=5.0, after_s=2 * STILL_FOR_S)
 
 
 def test_a_rank_tells_what_it_has_exchanged(tmp_path: Path) -> None:
-    notes = RankNotes(tmp_path / "notes", 1, 2)
+    notes = RankStatus(tmp_path / "notes", 1, 2)
     WaitingRanks(notes, Behind(calls=7)).tell()  # type: ignore[arg-type]
 
-    data = RankNotes(tmp_path / "notes", 0, 2).read(1)
+    data = RankStatus(tmp_path / "notes", 0, 2).read(1)
 
     assert data is not None
     assert Note.unpack(data).counts.calls == {"all": 7}

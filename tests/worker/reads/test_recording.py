@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from supervisor.storage.steps.tape import TapeWriter
-from supervisor.storage.steps.tape_reader import TapeReader
+from supervisor.storage.steps.replay_log import ReplayLogWriter
+from supervisor.storage.steps.replay_log_reader import ReplayLogReader
 from supervisor.worker.reads import recording as large_reads
 from supervisor.worker.reads.recording import LargeReads, ReplayedReads
 
@@ -17,13 +17,13 @@ def read_again(path: Path, attempts: list[list[int]]) -> list[list[float]]:
     """Returns what a replay gets for tensors that hold a number of the recorded run each."""
     end = 0
     for numbers in attempts:
-        tape = TapeWriter(path, keep=end)
-        reads = LargeReads(tape, 1e9, lambda why: None)
+        replay_log = ReplayLogWriter(path, keep=end)
+        reads = LargeReads(replay_log, 1e9, lambda why: None)
         for number in numbers:
             reads.note(torch.full((3,), float(number)))
-        end = tape.write_out()
-        tape.close()
-    replayed = ReplayedReads(TapeReader(path, end=end))
+        end = replay_log.write_out()
+        replay_log.close()
+    replayed = ReplayedReads(ReplayLogReader(path, end=end))
     found = []
     for _ in range(sum(map(len, attempts))):
         tensor = torch.full((3,), -1.0)

@@ -12,17 +12,17 @@ import pytest
 LISTENER = """
 import json, sys, types, torch
 from torch import nn
-from supervisor.worker.core.interception_state import InterceptionState
+from supervisor.worker.core.call_state import CallState
 from supervisor.worker.regions.patches_regions import instrument
 from supervisor.worker.core.training_hooks import TrainingHooks
 
 told = []
-interception = InterceptionState()
+call_state = CallState()
 
 def telling(name):
     def hook(self, *args, **kwargs):
         told.append(name)
-        interception.depth += name != "after_update"
+        call_state.depth += name != "after_update"
         try:
             ours = (nn.Module, torch.optim.Optimizer)
             given = [a for a in args if callable(a) and not isinstance(a, ours)]
@@ -34,13 +34,13 @@ def telling(name):
                 return given[-1]()
             return args[0] if name == "batch" else False if name == "skips_epoch" else None
         finally:
-            interception.depth -= name not in ("before_update",)
+            call_state.depth -= name not in ("before_update",)
     return hook
 
 methods = {name: telling(name) for name in TrainingHooks.__abstractmethods__}
 Listener = type("Listener", (TrainingHooks,), methods)
 session = types.SimpleNamespace(
-    hooks=types.SimpleNamespace(now=Listener()), interception=interception,
+    hooks=types.SimpleNamespace(now=Listener()), call_state=call_state,
     last_model=lambda: None,
     batch_found=lambda loader, batch: None,
     object_found=lambda kind, found: told.append("found " + kind),
@@ -56,7 +56,7 @@ x = torch.ones(3, 2)
 found = {}
 for name, loop in json.loads(sys.argv[1]).items():
     told.clear()
-    interception.active = True
+    call_state.active = True
     exec(loop)
     found[name] = [word for word in told if not word.startswith("found")]
 print(json.dumps(found))
@@ -86,7 +86,7 @@ LOOPS = {
         "import threading; t = threading.Thread(target=model, args=(x,)); t.start(); t.join()",
         [],
     ),
-    "turned off": ("interception.turn_off(); model(x).sum().backward(); optimizer.step()", []),
+    "turned off": ("call_state.turn_off(); model(x).sum().backward(); optimizer.step()", []),
 }
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils.data import Dataset, default_collate
 
-from supervisor.worker.core.interception_state import InterceptionState
+from supervisor.worker.core.call_state import CallState
 from supervisor.worker.core.progress import Progress
 from supervisor.worker.core.step_probe import StepProbe
 from supervisor.worker.samples.sample_guard import PoisonedSamples, is_poisoned
@@ -32,7 +32,7 @@ def backwards(samples: list[Any]) -> Any:
 def found_in(indices: list[int], collate: Any = default_collate) -> list[int]:
     data, found = Pictures(), []
     samples = PoisonedSamples(
-        InterceptionState(),
+        CallState(),
         Progress(StepProbe(), steps_done=5),
         lambda _, index, step: found.append(index),
     )
@@ -53,9 +53,7 @@ def test_a_batch_that_is_poisoned_throughout_is_not_blamed_on_its_samples() -> N
 
 def test_tracing_draws_no_random_numbers() -> None:
     data = Pictures()
-    samples = PoisonedSamples(
-        InterceptionState(), Progress(StepProbe(), steps_done=5), lambda *_: None
-    )
+    samples = PoisonedSamples(CallState(), Progress(StepProbe(), steps_done=5), lambda *_: None)
     batch = backwards([data[9], data[1]])
     samples.was_handed_out(data, backwards, [9, 1], batch)
     torch.manual_seed(1)
@@ -70,7 +68,7 @@ def test_tracing_draws_no_random_numbers() -> None:
 def test_where_the_newest_batch_is_finite_later_ones_are_looked_at() -> None:
     data, found = Pictures(), []
     samples = PoisonedSamples(
-        InterceptionState(),
+        CallState(),
         Progress(StepProbe(), steps_done=5),
         lambda _, index, step: found.append(index),
     )
@@ -90,7 +88,7 @@ def test_where_the_newest_batch_is_finite_later_ones_are_looked_at() -> None:
 
 def test_an_iterator_leaves_out_what_was_found_at_an_earlier_step() -> None:
     progress = Progress(StepProbe(), steps_done=5)
-    samples = PoisonedSamples(InterceptionState(), progress, lambda *_: None)
+    samples = PoisonedSamples(CallState(), progress, lambda *_: None)
     samples.known = {("Pictures", "7"): 5, ("Pictures", "9"): 3, ("Other", "1"): 0}
 
     assert samples.known_to_a_new_iterator("Pictures", 10) == {"9"}

@@ -49,7 +49,7 @@ def test_a_resume_whose_process_is_blind_is_approximate_and_says_to_what(
 ) -> None:
     killed = start(tmp_path / "run")
     killed.steps(25)
-    killed.end()
+    killed.stop()
     saved = killed.checkpoints()[-1]
     monkeypatch.setitem(LOOKS, "what closures hold", lambda: False)
 

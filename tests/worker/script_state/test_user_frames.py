@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import supervisor
-from supervisor.training_state.census.reach import Reach
+from supervisor.training_state.script_state.reach import Reach
 from supervisor.worker.script_state.user_frames import held_by_blocks, user_frames
 
 
@@ -50,7 +50,7 @@ def test_our_own_code_is_known_behind_a_link(tmp_path: Path) -> None:
     link.symlink_to(Path(supervisor.__file__).parents[1])
     text = (
         f"import sys; sys.path.insert(0, {str(link)!r})\n"
-        "from supervisor.training_state.census import inside_process\n"
+        "from supervisor.training_state.script_state import inside_process\n"
         "assert inside_process.__file__.startswith(inside_process._OURS), inside_process._OURS\n"
     )
 

@@ -13,7 +13,7 @@ def test_a_rollback_puts_an_average_back_that_still_exists() -> None:
     average, loss = torch.ones(2, 3), torch.tensor(0.5)
     variables = {"main": {"average": [average], "loss": loss}}
     held = UserTensors(Registry())
-    held.begin({"main": {}})
+    held.start({"main": {}})
 
     held.find(variables)
     del loss, variables["main"]["loss"]
@@ -29,7 +29,7 @@ def test_a_rollback_leaves_a_batch_alone_that_has_the_name_of_an_earlier_one() -
     average, batch = torch.ones(3), torch.zeros(3)
     variables = {"main": {"average": average, "batch": batch}}
     held = UserTensors(Registry())
-    held.begin({"main": {}})
+    held.start({"main": {}})
 
     held.find(variables)
     snapshot, look = copy_state({"held": held.lasting()}), held.looks
@@ -46,7 +46,7 @@ def test_a_rollback_zeroes_a_poisoned_state_and_leaves_a_data_set_as_it_is() -> 
     data, state = torch.full((2, 3), float("nan")), torch.ones(2, 3)
     variables = {"main": {"data": data, "state": state}}
     held = UserTensors(Registry())
-    held.begin(variables)
+    held.start(variables)
 
     state.fill_(float("nan"))
     healed = held.heal(variables)

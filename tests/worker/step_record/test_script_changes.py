@@ -44,13 +44,13 @@ class Training:
         for _ in range(steps):
             if self.step % EVERY == 0:
                 self.snapshots.take(self.step, self.state.capture(for_rollback=True), {})
-                self.watch.looked()
+                self.watch.checked()
             found = self.changes.judge(self.step, loss, self.optimizer, size)
             for parameter in self.model.parameters():
                 parameter.grad = torch.randn_like(parameter)
-            self.watch.begin(self.optimizer, 1.0, float("inf"))
+            self.watch.update_begins(self.optimizer, 1.0, float("inf"))
             self.optimizer.step()
-            self.watch.end(self.optimizer)
+            self.watch.update_ended(self.optimizer)
             self.step += 1
         return found
 

@@ -18,7 +18,7 @@ from supervisor.settings import PolicySettings, RunSettings
 from supervisor.storage.checkpoints.checkpoints import Checkpoint
 from supervisor.storage.journal.journal import Journal
 from supervisor.storage.steps.flight_recorder import FlightRecorder
-from supervisor.worker.core.boundaries import BoundarySchedule, LookRequests
+from supervisor.worker.core.boundaries import BoundarySchedule, CheckRequests
 from supervisor.worker.core.part import Arrived
 from supervisor.worker.core.progress import Progress, RunWarnings
 from supervisor.worker.core.run_health import MAX_WAITING
@@ -50,7 +50,7 @@ class Attempt:
             settings=RunSettings(),
             warn=RunWarnings(self.journal, Progress(StepProbe())),
         )
-        looks = LookRequests(self.schedule)
+        looks = CheckRequests(self.schedule)
         self.retry = ExactRetry(context, self.ring, self.recorder, looks, self.runner)
 
     def make(self, losses: Sequence[float], first: int = START, signature: int = 7) -> None:

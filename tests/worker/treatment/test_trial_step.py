@@ -20,7 +20,7 @@ from supervisor.settings import SnapshotSettings
 from supervisor.training_state.registry import Registry
 from supervisor.training_state.snapshot import SnapshotRing
 from supervisor.training_state.state import TrainingState
-from supervisor.worker.core.error_barrier import ErrorBarrier
+from supervisor.worker.core.breakers import Breakers
 from supervisor.worker.core.progress import Progress
 from supervisor.worker.core.step_probe import StepProbe
 from supervisor.worker.treatment import trial_step
@@ -160,15 +160,15 @@ class Live:
             progress=self.progress,
             place=RankPlace(),
             is_experiment=False,
-            barrier=ErrorBarrier(
+            breakers=Breakers(
                 cast(Any, SimpleNamespace(write=lambda event: None)), lambda: None, lambda: None
             ),
         )
         recorder: Any = SimpleNamespace(path=folder / "none.steps")
         self.trial = OlderWeights(context, state, self.memory, cast(Any, pipeline), recorder)
 
-    def begin(self) -> str:
-        return self.trial.begin(self.ring.oldest)
+    def start(self) -> str:
+        return self.trial.start(self.ring.oldest)
 
     def loss(self) -> Tensor:
         output: Tensor = self.trial.forward(lambda: self.model(self.inputs))
@@ -182,7 +182,7 @@ def live(tmp_path: Path) -> Live:
 
 def test_the_losses_of_all_backwards_of_a_step_are_one_figure_of_its_record(live: Live) -> None:
     wanted = 2.0 * live.older(live.inputs).square().mean().item()
-    assert live.begin() == ""
+    assert live.start() == ""
 
     first = live.loss()
     live.trial.backward_begins(first, None)
@@ -198,7 +198,7 @@ def test_the_losses_of_all_backwards_of_a_step_are_one_figure_of_its_record(live
 
 
 def test_a_loss_scalers_factor_is_left_out(live: Live) -> None:
-    assert live.begin() == ""
+    assert live.start() == ""
 
     loss = live.loss()
     scaled = 1024.0 * loss
@@ -214,12 +214,12 @@ def test_what_raises_gradients_or_an_update_ends_the_looking(live: Live) -> None
         raise RuntimeError("the script's own")
 
     for ends in (live.trial.gradients_begin, live.trial.update_begins):
-        assert live.begin() == ""
+        assert live.start() == ""
         live.loss()
         assert torch._C._len_torch_dispatch_stack() == 1
         ends()
         assert torch._C._len_torch_dispatch_stack() == 0
-    assert live.begin() == ""
+    assert live.start() == ""
     with pytest.raises(RuntimeError, match="own"):
         live.trial.forward(raises)
     assert torch._C._len_torch_dispatch_stack() == 0
@@ -227,7 +227,7 @@ def test_what_raises_gradients_or_an_update_ends_the_looking(live: Live) -> None
 
 
 def test_a_step_without_a_loss_that_was_followed_is_none(live: Live) -> None:
-    assert live.begin() == ""
+    assert live.start() == ""
 
     live.trial.backward_begins(torch.ones(()), None)
     live.trial.update_begins()
@@ -240,16 +240,16 @@ def test_it_is_not_made_where_it_could_not_answer(
     live: Live, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trial_step, "has_compiled", lambda: True)
-    assert "compiled" in live.begin()
+    assert "compiled" in live.start()
     monkeypatch.undo()
 
     monkeypatch.setattr(live.memory, "allows", lambda *_: False)
-    assert "no room" in live.begin()
+    assert "no room" in live.start()
     monkeypatch.undo()
 
     live.model.register_buffer("more", torch.ones(4))
-    assert "another kind or shape" in live.begin()
+    assert "another kind or shape" in live.start()
 
     other = torch.optim.SGD([nn.Parameter(torch.ones(2))], 0.1)
     live.registry.add_optimizer(other)
-    assert "parameters that no model has" in live.begin()
+    assert "parameters that no model has" in live.start()
