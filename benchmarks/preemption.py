@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.parent.restarts.failures_seen import NEWEST
+
 from supervisor.settings import CheckpointSettings
 from supervisor.worker.checkpoints.save_interval import SaveInterval
 

@@ -11,7 +11,7 @@ Whether the file that a run saved its policy or config in still holds all that i
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -174,8 +174,8 @@ _UNCOUNTED = frozenset(
 """Keys that were added before files said how many they hold; the first version had none of them,
 and no default of theirs treats anything."""
 
-_GONE = ("huge_pages",)
-"""Keys of the top level that earlier versions wrote; none of them changed what a run computes."""
+_GONE = ("huge_pages", "guard.reinstate")
+"""Keys that earlier versions wrote."""
 
 
 def header(schema: type) -> str:
@@ -203,8 +203,8 @@ def complete_content(
     Raises:
         ConfigError: the file holds fewer keys than were written to it.
     """
-    gone = [key for key in _GONE if key in content]
-    known = {key: value for key, value in content.items() if key not in gone}
+    gone = [key for key in _GONE if _has(content, key)]
+    known = _without(content, gone)
     if gone:
         tell(f"{path}: {', '.join(gone)}: this version has no such setting: left out")
     keys = leaf_keys(schema)
@@ -233,6 +233,15 @@ def _written_by(path: Path) -> tuple[str, int]:
     except OSError:
         found = None
     return (found[1], int(found[2])) if found else ("", 0)
+
+
+def _without(content: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
+    found = {}
+    for name, value in content.items():
+        inner = [key.removeprefix(f"{name}.") for key in keys if key.startswith(f"{name}.")]
+        if name not in keys:
+            found[name] = _without(value, inner) if inner else value
+    return found
 
 
 def _has(content: Mapping[str, Any], key: str) -> bool:

@@ -168,7 +168,7 @@ class Pipeline:
                 return judgement
         advice = self._advisor.update(record, alerts, risk) if self._advisor else {}
         if judgement.needless_rollback:
-            self.ladder.rollback_was_needless(newer_are_as_good=self._evaluation.newer_are_as_good)
+            self.ladder.rollback_was_needless()
         self.ladder.waits_for_evaluation = judgement.tests_rollback
         judgement.decision = self.ladder.decide(record, alerts, risk, advice)
         judgement.outcomes = self.ladder.outcomes

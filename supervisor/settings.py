@@ -348,8 +348,6 @@ class GuardSettings:
     trial_step: bool = True
     """Before a loss that leaps and stays is rolled back: one step is computed with older weights,
     too, which shows whether the weights are to blame."""
-    reinstate: bool = True
-    """A rollback for which no weights were to blame is taken back: the newer ones come again."""
 
 
 @dataclass

@@ -273,6 +273,20 @@ def test_a_key_that_this_version_has_no_more_is_left_out_and_that_is_said(tmp_pa
     assert ["huge_pages: this version has no such setting" in line for line in told] == [True]
 
 
+def test_a_key_of_a_section_that_this_version_has_no_more_is_left_out(tmp_path: Path) -> None:
+    path, told = tmp_path / "policy.yaml", list[str]()
+    save_resolved(load_policy(), path)
+    first, *rest = path.read_text().splitlines(keepends=True)
+    written = f"# written by supervisor 0.0.9: {int(first.split()[-2]) + 1} keys\n"
+    lines = [f"{line}  reinstate: true\n" if line == "guard:\n" else line for line in rest]
+    path.write_text("".join([written, *lines]))
+
+    found = load_resolved_policy(path, (), told.append)
+
+    assert found == load_policy()
+    assert ["guard.reinstate: this version has no such" in line for line in told] == [True]
+
+
 def test_a_cause_that_is_found_no_more_is_no_mistake(tmp_path: Path) -> None:
     rungs = "rungs: [{actions: [cut_lr], causes: [instability]}]\n"
     text = f"by_cause: {{instability: [cut_lr]}}\n{rungs}"
@@ -280,6 +294,12 @@ def test_a_cause_that_is_found_no_more_is_no_mistake(tmp_path: Path) -> None:
     policy = load_policy(write(tmp_path, "mine.yaml", text))
 
     assert policy.rungs[0].causes == ["instability"]
+
+
+def test_an_action_that_is_no_more_is_no_mistake(tmp_path: Path) -> None:
+    policy = load_policy(write(tmp_path, "mine.yaml", "by_cause: {spike: [repair_optimizer]}"))
+
+    assert policy.by_cause["spike"] == ["repair_optimizer"]
 
 
 def test_a_file_of_the_time_before_headers_may_lack_what_came_since(tmp_path: Path) -> None:

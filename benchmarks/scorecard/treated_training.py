@@ -19,7 +19,7 @@ from torch import nn
 from benchmarks.scorecard.rules import switched_off
 from benchmarks.unlucky_tasks import Task, build
 from benchmarks.unlucky_training import HIGH_LR, Misfortune
-from supervisor.actions.base import ActionContext, ThrownAway, carry_out
+from supervisor.actions.base import ActionContext, carry_out
 from supervisor.actions.catalogue import build_actions
 from supervisor.actions.controls import Controls, hide_gradients
 from supervisor.config import load_policy
@@ -27,7 +27,7 @@ from supervisor.pipeline import Pipeline
 from supervisor.records import ActionResult, Decision, StepRecord
 from supervisor.settings import RunSettings, SnapshotSettings
 from supervisor.training_state.registry import Registry
-from supervisor.training_state.snapshot import SnapshotRing, copy_state
+from supervisor.training_state.snapshot import SnapshotRing
 from supervisor.training_state.state import TrainingState
 
 STEPS = 300
@@ -107,7 +107,6 @@ class TreatedTraining:
         self._others = {rule: Pipeline(RunSettings(), self._policy) for rule in watched}
         self._mattered: set[str] = set()
         self._norms: deque[float] = deque(maxlen=1000)
-        self._thrown_away: ThrownAway | None = None
         self._stopped = False
         self._treatments = 0
 
@@ -194,9 +193,6 @@ class TreatedTraining:
         if name == "restart":  # the newest checkpoint from before the trouble, in a new process
             name = "rollback"
         action, context = self._actions[name], self._context(decision)
-        if action.abandons_state:
-            kept = copy_state(self._state.capture(for_rollback=True))
-            self._thrown_away = ThrownAway(step=decision.step, read=lambda: kept)
         result = carry_out(action, context)
         pipelines = {self._without: self._pipeline, **self._others}
         for without, pipeline in pipelines.items():
@@ -216,7 +212,6 @@ class TreatedTraining:
             state=self._state,
             snapshots=self._snapshots,
             recent_grad_norms=list(self._norms),
-            thrown_away=lambda: self._thrown_away,
             save_checkpoint=lambda reason: True,
             uses_autocast=False,
         )

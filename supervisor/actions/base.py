@@ -19,20 +19,6 @@ from supervisor.training_state.state import TrainingState
 Moment = Literal["update", "boundary"]
 
 
-@dataclass(frozen=True, slots=True)
-class ThrownAway:
-    """A finite state that a rollback threw away.
-
-    Attributes:
-        step: steps done then; the checkpoint's.
-        read: gives the state, from the disk; waits until it is there. Raises CheckpointError when
-            it could not be written or cannot be read.
-    """
-
-    step: int
-    read: Callable[[], dict[str, Any]]
-
-
 def _nothing(_: Any) -> None:
     return None
 
@@ -50,8 +36,6 @@ class ActionContext:
         keep_state: (this context, the action's name) → the step under which the state as it is now
             is being written to the disk; None if it is not. Called right before an action that
             `abandons_state`; never raises.
-        thrown_away: gives what this process's last rollback threw away; None if there was none.
-        put_back_held: takes the ``held`` of a state: tensors that the user's variables hold.
         save_checkpoint: reason → whether one was written, or is being written.
         request_restart, request_stop: reason → carried out by the worker at the boundary.
         pipeline_restore: takes `Snapshot.extras` and ``held`` of its state, after a rollback.
@@ -77,8 +61,6 @@ class ActionContext:
     keep_state: Callable[[ActionContext, str], int | None] = field(
         default=lambda context, name: None
     )
-    thrown_away: Callable[[], ThrownAway | None] = field(default=lambda: None)
-    put_back_held: Callable[[Mapping[str, Any]], None] = _nothing
     save_checkpoint: Callable[[str], bool] = field(default=lambda reason: False)
     request_restart: Callable[[str], None] = _nothing
     request_stop: Callable[[str], None] = _nothing

@@ -11,8 +11,6 @@ from supervisor.actions.cut_lr import CutLr
 from supervisor.actions.fp32_fallback import Fp32Fallback
 from supervisor.actions.fp32_modules import Fp32Modules
 from supervisor.actions.limit_lr import LimitLr
-from supervisor.actions.reinstate import Reinstate
-from supervisor.actions.repair_optimizer import RepairOptimizer
 from supervisor.actions.reset_optimizer import ResetOptimizer
 from supervisor.actions.restart import Restart
 from supervisor.actions.rollback import Rollback, TrialStep
@@ -32,13 +30,11 @@ ACTIONS: tuple[type[Action], ...] = (
     CheckpointActivations,
     SmallerBatch,
     SkipData,
-    RepairOptimizer,
     ResetOptimizer,
     Fp32Modules,
     Fp32Fallback,
     TrialStep,
     Rollback,
-    Reinstate,
     BackToStart,
     Restart,
     Stop,

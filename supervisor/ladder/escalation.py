@@ -8,7 +8,6 @@ from types import MappingProxyType
 from typing import Any
 
 from supervisor.codes import Subject
-from supervisor.detectors.statistics.robust_window import RobustWindow
 from supervisor.ladder.decisions import GUARD_RUNG, Budget, Decisions
 from supervisor.ladder.going_back import GoingBack
 from supervisor.ladder.guard import LEFT, Guard, GuardVerdict, is_nonfinite
@@ -58,7 +57,6 @@ class EscalationLadder:
         self.outcomes: tuple[TreatmentOutcome, ...] = ()
         self.waits_for_evaluation = False
         self._was_needless = False
-        self._newer_are_as_good = False
 
     @property
     def active(self) -> tuple[str, ...]:
@@ -92,18 +90,14 @@ class EscalationLadder:
                 `PolicySettings.case_library` is on.
         """
         undo: tuple[str, ...] = ()
-        reinstates = False
         reason = "another training has begun"
         if self._was_needless:
             undo, reason = self._end_needless_treatment(), "the weights were not to blame"
-            reinstates = self._newer_are_as_good and self.policy.guard.reinstate
         if record.begins_training:
             undo = (*undo, *self._begin_another_training())
         if record.announced:
             self._forget_levels(record)
         decision = self._next_treatment(record, alerts, risk, advice)
-        if decision is None and reinstates:
-            return self._reinstate(record, risk, undo, reason)
         if not undo:
             return decision
         if decision is None:
@@ -131,14 +125,9 @@ class EscalationLadder:
         risk = replace(risk, cause=cause, reason=why, subject=subject, onset_step=onset)
         return self._going_back.roll_back(record, risk, GUARD_RUNG)
 
-    def rollback_was_needless(self, *, newer_are_as_good: bool = False) -> None:
-        """The weights were not to blame (`RollbackEvaluation`); said before `decide`.
-
-        Args:
-            newer_are_as_good: the rollback is to be taken back, too.
-        """
+    def rollback_was_needless(self) -> None:
+        """The weights were not to blame (`RollbackEvaluation`); said before `decide`."""
         self._was_needless = True
-        self._newer_are_as_good = newer_are_as_good
 
     def resign(self) -> None:
         """Nothing has helped: as long as all values are finite, nothing more is treated."""
@@ -280,17 +269,6 @@ class EscalationLadder:
             return None
         reason = "the run has been healthy since"
         return self._decisions.take_back(record, risk, (name,), reason)
-
-    def _reinstate(
-        self, record: StepRecord, risk: CrashRisk, undo: tuple[str, ...], reason: str
-    ) -> Decision:
-        decision = self._decisions.take_back(record, risk, undo, reason)
-        # The level before the trouble is no measure of what helps now.
-        before = RobustWindow(1)
-        self._treatments.start(
-            "reinstate", record.step, before, cause=decision.cause.value, rung=decision.rung
-        )
-        return replace(decision, actions=("reinstate",))
 
     def _end_needless_treatment(self) -> tuple[str, ...]:
         """Returns the treatments of this episode, which are to be taken back."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from supervisor.detectors.statistics.robust_window import LEAP, is_leap
+from supervisor.detectors.statistics.robust_window import LEAP
 from supervisor.records import StepRecord
 
 LOOK_BACK = 10
@@ -30,15 +30,11 @@ class RollbackEvaluation:
 
     Attributes:
         is_on: the steps after a rollback are being looked at.
-        newer_are_as_good: the rollback itself is to be taken back: the newer weights lose no leap.
     """
 
     def __init__(self) -> None:
         self.is_on = False
-        self.newer_are_as_good = False
         self._to_step = -1
-        self._alarming = math.nan
-        self._highest = -math.inf
         self._then = math.nan
         self._line = math.nan
         self._seen = 0
@@ -54,14 +50,13 @@ class RollbackEvaluation:
         self.is_on = known and math.isfinite(alarming) and alarming > max(then)
         if self.is_on:
             self._to_step, self._seen = to_step, 0
-            self._alarming, self._highest = alarming, -math.inf
             self._then = max(then)
-            self._line = self._upper_half(min(then))
+            self._line = self._upper_half(min(then), alarming)
 
-    def _upper_half(self, lowest: float) -> float:
+    def _upper_half(self, lowest: float, alarming: float) -> float:
         """Where the upper half of the rise begins: by ratio, or where losses may be negative by
         difference, beyond a leap from the size that they had."""
-        then, alarming = self._then, self._alarming
+        then = self._then
         if lowest > 0.0:
             return max(RISE * then, math.sqrt(then * alarming))
         return max(then + LEAP * max(abs(then), abs(lowest)), 0.5 * (then + alarming))
@@ -70,11 +65,9 @@ class RollbackEvaluation:
         """Takes in a step while `is_on`; returns the sentence of the evaluation, or nothing yet."""
         self._seen += 1
         self.is_on = record.loss_seen and self._line < record.loss < math.inf
-        self._highest = max(self._highest, record.loss)
         if not self.is_on or self._seen < LOOK:
             return ""
         self.is_on = False
-        self.newer_are_as_good = not is_leap(self._alarming, self._highest)
         return (
             f"the weights of step {self._to_step} have a loss of {record.loss:.6g} now and had "
             f"{self._then:.6g} at most: the data or the objective has changed, not the weights; "
@@ -88,8 +81,6 @@ class RollbackEvaluation:
             "then": self._then,
             "line": self._line,
             "seen": self._seen,
-            "alarming": self._alarming,
-            "highest": self._highest,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -98,5 +89,3 @@ class RollbackEvaluation:
         self._then = float(state["then"])
         self._line = float(state["line"])
         self._seen = int(state["seen"])
-        self._alarming = float(state.get("alarming", math.nan))
-        self._highest = float(state.get("highest", -math.inf))

@@ -14,8 +14,8 @@ from supervisor.settings import PolicySettings
 
 ONE_OFF = frozenset(
     {
-        "checkpoint", "skip_update", "rollback", "reinstate", "back_to_start", "restart", "stop",
-        "reset_optimizer", "repair_optimizer", "skip_data", "checkpoint_activations", "trial_step",
+        "checkpoint", "skip_update", "rollback", "back_to_start", "restart", "stop",
+        "reset_optimizer", "skip_data", "checkpoint_activations", "trial_step",
     }
 )  # fmt: skip
 """Actions that are over when they are done; there is nothing to take back."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import stat
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,8 +16,8 @@ from supervisor.parent.process.launch import LaunchSpec
 from supervisor.parent.process.side_processes import LivePictures, StepLogProcess, start_step_log
 from supervisor.parent.process.signals import SignalInbox
 from supervisor.parent.restarts import starting_point
-from supervisor.parent.restarts.exits import ProcessEnding, judge_group
-from supervisor.parent.restarts.failures_seen import failures_seen
+from supervisor.parent.restarts.blame import judge_group
+from supervisor.parent.restarts.exits import ProcessEnding
 from supervisor.parent.restarts.restart_policy import (
     START,
     Backoff,
@@ -31,6 +29,7 @@ from supervisor.parent.restarts.restart_policy import (
 from supervisor.parent.restarts.restart_policy import describe as describe_way
 from supervisor.parent.restarts.starting_point import (
     StartingPoint,
+    failures_seen,
     group_history,
     may_be_in_the_way,
     set_leftovers_aside,
@@ -49,7 +48,7 @@ from supervisor.storage.journal.events import read_journal
 from supervisor.storage.journal.journal import JournalMerger
 from supervisor.storage.run.exit_notes import outside_cause
 from supervisor.storage.run.run_state import save_order
-from supervisor.storage.script_files.set_aside import SetAside
+from supervisor.storage.script_files.set_aside import undo_unfinished
 
 _MEANT = (ExitCause.COMPLETED, ExitCause.INTERRUPTED, ExitCause.PREEMPTED)
 
@@ -105,7 +104,8 @@ class OuterLoop:
     def to_its_end(self, backoff: Backoff | None) -> RunResult:
         start = self._first_start()
         self.run_log.start(self._prepared, len(self._ranks))
-        self._warn_of_room()
+        if warning := self._ring.room_warning():
+            self.run_log.warn(warning)
         restarts = RestartPolicy(
             self._spec.settings.restart,
             first_step=0 if start.step is None else start.step + 1,
@@ -121,7 +121,8 @@ class OuterLoop:
                 has_checkpoint = bool(self._ring.checkpoints())
                 outcome = outcomes.waiting(str(error), has_checkpoint=has_checkpoint)
         self.pictures.stop()
-        self._end_step_log()
+        if self.context.step_log is not None and (problem := self.context.step_log.stop()):
+            self.run_log.warn(problem)
         check_lease(self._prepared.lease)
         return self.run_log.finish(outcome, self._last_exit, lambda: self._inbox.is_forced)
 
@@ -229,7 +230,8 @@ class OuterLoop:
         self.run_log.begin_attempt(order)
         self.replica.restart(group_history(self.rundir, self._ranks, order.checkpoint_step))
         endings = Attempt(self.context, order.attempt, self._ranks, order.checkpoint_step).run()
-        self._undo_unfinished_replay()
+        for problem in undo_unfinished(self.rundir, self._ranks[: self.context.local_ranks]):
+            self.run_log.warn(problem)
         worker_exit = judge_group(endings)
         self._last_exit = worker_exit
         last_step = -1 if worker_exit.last_step is None else worker_exit.last_step
@@ -272,16 +274,6 @@ class OuterLoop:
             agent.start_save_for_dead(self.rundir)
             self.run_log.saved_for_dead(step, agent.save_for_dead(step))
         agent.stop_save_for_dead()
-
-    def _undo_unfinished_replay(self) -> None:
-        """Restores the script's files after a fast-forward that did not arrive."""
-        for rank in self._ranks[: self.context.local_ranks]:
-            try:
-                problems = SetAside(self.rundir, rank).undo()
-            except OSError as error:
-                problems = [f"files that a fast-forward set aside: {error}"]
-            for problem in problems:
-                self.run_log.warn(problem)
 
     def _ended_short(
         self, order: WorkerOrder, endings: Sequence[ProcessEnding], worker_exit: WorkerExit
@@ -327,29 +319,14 @@ class OuterLoop:
             told = (
                 f"it began from nothing again, though it had come to step {self._began_again_after}"
             )
-            if self._has_used_up_input(worker_exit.last_step, self._began_again_after):
-                return outcomes.gave_up(
-                    f"{told}, and ended sooner: what it reads from standard input was used up: "
-                    "start it anew, with all of its input"
-                )
+            if worker_exit.last_step is None:
+                return outcomes.gave_up(f"{told}, and ended without a step: start it anew")
             self.run_log.warn(told, found=Warned.BEGAN_AGAIN)
         if asked_by is not None and worker_exit.cause is not ExitCause.COMPLETED:
             return self._asked_to_end(*worker_exit.evidence, "asked to end")
         return outcomes.of_final_exit(
             worker_exit, has_checkpoint=has_checkpoint, asked_by=asked_by or worker_exit.stopped_by
         )
-
-    @staticmethod
-    def _has_used_up_input(last_step: int | None, furthest: int) -> bool:
-        """Whether a training that began again had less to read than before: an earlier attempt has
-        read what came through a pipe or from a file."""
-        if last_step is not None and last_step >= furthest:
-            return False
-        try:
-            mode = os.fstat(0).st_mode
-        except OSError:
-            return last_step is None
-        return last_step is None or not stat.S_ISCHR(mode)  # no terminal and not /dev/null
 
     def _asked_to_end(self, *reasons: str) -> Outcome:
         return outcomes.interrupted(
@@ -388,19 +365,12 @@ class OuterLoop:
             self._ring, verdict.start, onset_step=onset_step, before_step=verdict.before_step
         )
         self._leave_behind(start)
-        return WorkerOrder(
+        return replace(
+            verdict.order,
             attempt=attempt,
             checkpoint_step=start.step,
             reason=start.reason,
             way=self._ways.way,
-            skip_steps=verdict.skip_steps,
-            lr_factor=verdict.lr_factor,
-            careful_steps=verdict.careful_steps,
-            fp32=verdict.fp32,
-            batch_factor=verdict.batch_factor,
-            checkpoint_activations=verdict.checkpoint_activations,
-            resigned=verdict.resigned,
-            most_copies=verdict.most_copies,
         )
 
     def _leave_behind(self, start: StartingPoint) -> None:
@@ -419,13 +389,3 @@ class OuterLoop:
         except OSError as error:
             self.run_log.warn(f"the steps are not logged: {error}")
             return None
-
-    def _end_step_log(self) -> None:
-        problem = None if self.context.step_log is None else self.context.step_log.stop()
-        if problem is not None:
-            self.run_log.warn(problem)
-
-    def _warn_of_room(self) -> None:
-        text = self._ring.room_warning()
-        if text is not None:
-            self.run_log.warn(text)

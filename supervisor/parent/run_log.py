@@ -34,13 +34,12 @@ from supervisor.events.step_events import ActionEvent
 from supervisor.parent.prepare import Preparation
 from supervisor.parent.process.launch import LaunchSpec
 from supervisor.parent.process.side_processes import SavedForDeadRanks, write_report_apart
-from supervisor.parent.restarts.exits import signal_name
+from supervisor.parent.process.signals import signal_name
 from supervisor.parent.restarts.restart_policy import Verdict
 from supervisor.parent.restarts.restart_receipt import RestartReceipt
 from supervisor.parent.restarts.starting_point import ExactRetries, first_made
 from supervisor.parent.run_file import RunFile, RunTakenOver
-from supervisor.parent.terminal.last_word import leave_last_word
-from supervisor.parent.terminal.outcome import EXIT_INTERRUPTED, Outcome, RunResult
+from supervisor.parent.terminal.outcome import EXIT_INTERRUPTED, Outcome, RunResult, leave_last_word
 from supervisor.parent.terminal.output import OpenLine
 from supervisor.parent.terminal.summary import (
     Teller,

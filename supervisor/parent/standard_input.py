@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from typing import IO
 
 from supervisor.errors import RunDirectoryError
-from supervisor.storage.files.json_files import load_record, save_record
-from supervisor.storage.files.private_files import make_private, open_private
+from supervisor.storage.files.json_files import load_record
+from supervisor.storage.files.private_files import make_private, open_private, write_json
 from supervisor.storage.run.rundir import RunDirectory
 
 _PAGE = 4096
@@ -231,7 +231,7 @@ class StandardInput:
         self._state = state
         with contextlib.suppress(OSError):
             make_private(self._folder)
-            save_record(self._folder / "state.json", state, durable=False)
+            write_json(self._folder / "state.json", state)
 
     def _load(self) -> KeptState:
         try:

@@ -15,7 +15,7 @@ from supervisor.training_state.plain_form import (
     restore_problem,
     to_plain,
 )
-from supervisor.training_state.tensors import local, outside_autograd, write_into
+from supervisor.training_state.tensors import fresh, local, outside_autograd, write_into
 
 _PLAIN = frozenset({torch.Tensor, bool, int, float, str, type(None)})
 _OWN_ATTRIBUTES = frozenset({"defaults", "state", "param_groups"})
@@ -135,7 +135,7 @@ def _restore_groups(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) 
             if isinstance(live, torch.Tensor) and _is_place_for(live, value):
                 write_into(live, value)
             elif not (key in group and _is_same_number(live, value)):
-                group[as_in_code(key)] = _fresh(from_plain(value), None)
+                group[as_in_code(key)] = fresh(from_plain(value))
     for name, value in saved["attributes"].items():
         setattr(optimizer, name, value)
 
@@ -154,28 +154,17 @@ def _put(live: Any, saved: Any, parameter: torch.Tensor, on_host: bool) -> Any:
         if _is_place_for(live, saved) and live.dtype == saved.dtype:
             write_into(live, saved)
             return live
-        return _fresh(saved, None if on_host else parameter.device)
+        return fresh(saved, None if on_host else parameter.device)
     if isinstance(saved, list) and isinstance(live, list) and len(saved) == len(live):
         live[:] = [_put(*pair, parameter, on_host) for pair in zip(live, saved, strict=True)]
         return live
-    return _fresh(saved, parameter.device)
+    return fresh(saved, parameter.device)
 
 
 def _is_place_for(live: Any, saved: Any) -> bool:
     if not (isinstance(live, torch.Tensor) and isinstance(saved, torch.Tensor)):
         return False
     return local(live).shape == saved.shape and not restore_problem(local(live), saved)
-
-
-def _fresh(value: Any, device: torch.device | None) -> Any:
-    """Copies the tensors of nested containers, to `device` unless None."""
-    if isinstance(value, torch.Tensor):
-        return value.detach().to(device or value.device, copy=True)
-    if isinstance(value, (list, tuple)):
-        return type(value)(_fresh(item, device) for item in value)
-    if isinstance(value, dict):
-        return {key: _fresh(item, device) for key, item in value.items()}
-    return value
 
 
 def _cast(entries: dict[str, Any], before: str, dtype: torch.dtype) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from supervisor.errors import CheckpointError, StateTorn, pass_on
 from supervisor.training_state.plain_form import from_plain, to_plain
 from supervisor.training_state.snapshot import copy_state
-from supervisor.training_state.tensors import first_difference, outside_autograd, write_into
+from supervisor.training_state.tensors import first_difference, fresh, outside_autograd, write_into
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,17 +79,7 @@ def _take_back(methods: Sequence[OwnMethod], before: Sequence[Any], text: str) -
 
 def _built(plain: Any) -> Any:
     """Copies tensors, so that the object shares no memory with the saved state."""
-    return _without_sharing(from_plain(plain))
-
-
-def _without_sharing(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value.detach().clone()
-    if type(value) in (list, tuple):
-        return type(value)(_without_sharing(item) for item in value)
-    if type(value) is dict:
-        return {key: _without_sharing(item) for key, item in value.items()}
-    return value
+    return fresh(from_plain(plain))
 
 
 _TENSORS = ("_scale", "_growth_tracker")

@@ -79,18 +79,18 @@ def put_in_order(registry: Registry, saved: Mapping[str, Any], frames: Any) -> l
     """
     live = find_owners(registry, frames)["models"]
     if live != saved["models"]:
-        registry.rename_models(_renamed(live, saved["models"]))
+        registry.rename(_renamed(live, saved["models"]))
     live = find_owners(registry, frames)["optimizers"]
     if live != saved["optimizers"]:
         keys = [
             {name: "\n".join(sorted(owners)) for name, owners in each.items()}
             for each in (live, saved["optimizers"])
         ]
-        registry.rename_optimizers(_renamed(*keys))
+        registry.rename(_renamed(*keys))
         _sort_parameters(registry, saved["optimizers"], frames)
     live = _schedulers(registry)
     if live != saved["schedulers"]:
-        registry.rename_schedulers(_renamed(live, saved["schedulers"]))
+        registry.rename(_renamed(live, saved["schedulers"]))
     return _problems(saved, find_owners(registry, frames), registry)
 
 

@@ -194,17 +194,11 @@ class Registry:
     def add_optimizer(self, optimizer: torch.optim.Optimizer) -> str:
         return self._optimizers.name_of(optimizer) or self._optimizers.put(optimizer)
 
-    def rename_models(self, names: Mapping[str, str]) -> None:
-        """Called before a state is put back; `names`: old → new, each new one used once."""
-        self._models.rename(names)
-
-    def rename_optimizers(self, names: Mapping[str, str]) -> None:
-        """The same for optimizers."""
-        self._optimizers.rename(names)
-
-    def rename_schedulers(self, names: Mapping[str, str]) -> None:
-        """The same for schedulers."""
-        self._schedulers.rename(names)
+    def rename(self, names: Mapping[str, str]) -> None:
+        """Called before a state is put back; `names`: old → new, of one kind, each new one used
+        once."""
+        for shelf in self._numbered:
+            shelf.rename(names)
 
     def add_scheduler(self, scheduler: Any) -> str:
         return self._schedulers.name_of(scheduler) or self._schedulers.put(scheduler)

@@ -72,10 +72,6 @@ def _shown(state: Any) -> tuple[Any, ...]:
     return (kind, keys.tobytes(), *rest)
 
 
-capture = RngState.capture
-restore = RngState.restore
-
-
 _WORDS = 624
 _SEARCHED_BYTES = 256
 _POINTER_OFFSET = object.__basicsize__

@@ -176,3 +176,10 @@ def _bits(tensor: torch.Tensor) -> torch.Tensor:
     if plain.layout != torch.strided:
         plain = plain.to_dense()
     return plain.resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
+
+
+def fresh(value: Any, device: torch.device | None = None) -> Any:
+    """Copies the tensors of nested containers, to `device` unless None."""
+    return pytree.tree_map_only(
+        torch.Tensor, lambda one: one.detach().to(device or one.device, copy=True), value
+    )

@@ -21,7 +21,7 @@ from supervisor.storage.run import handover, training_places
 from supervisor.storage.run.exit_notes import ExitNote, outside_cause, save_exit_note
 from supervisor.storage.run.run_state import load_order
 from supervisor.storage.run.rundir import RunDirectory
-from supervisor.storage.script_files.set_aside import SetAside
+from supervisor.storage.script_files.set_aside import undo_unfinished
 from supervisor.worker.core.module_arrival import ModuleArrival
 from supervisor.worker.core.process_signs import LOADING, SHORT, ExitRequest
 from supervisor.worker.outside_draws.outside_draws import OUTSIDE
@@ -66,7 +66,8 @@ def main(arguments: list[str], environment: Mapping[str, str] | None = None) -> 
     _watch_outside(rundir, options.attempt, rank)
     script_signals.install(rundir.signals(rank), stacks)
     _write_whole_lines()
-    _undo_unfinished_replay(rundir, rank)
+    for problem in undo_unfinished(rundir, [rank]):
+        print(f"supervisor: warning: {problem}", file=sys.stderr)
     worker = Worker(rundir, options.attempt, rank, given, line)
     program = Program(
         kind=options.kind,
@@ -367,16 +368,6 @@ def _hand_over(places: Sequence[str], local_rank: int) -> None:
         place = handover.mine = handover.OwnPlace(places[local_rank])
         KEPT.on_refused = lambda path, error: place.refuses(f"{path}: {error.strerror}")
         KEPT.on_written = lambda: place.refuses("")
-
-
-def _undo_unfinished_replay(rundir: RunDirectory, rank: int) -> None:
-    """Puts the script's files back where an earlier process left its fast-forward half-way."""
-    try:
-        problems = SetAside(rundir, rank).undo()
-    except OSError as error:
-        problems = [f"files that a fast-forward set aside: {error}"]
-    for problem in problems:
-        print(f"supervisor: warning: {problem}", file=sys.stderr)
 
 
 def _words_of(error: BaseException) -> str:

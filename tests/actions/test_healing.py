@@ -20,7 +20,6 @@ from supervisor.actions.cut_lr import CutLr
 from supervisor.actions.fp32_fallback import Fp32Fallback
 from supervisor.actions.fp32_modules import Fp32Modules
 from supervisor.actions.limit_lr import LimitLr
-from supervisor.actions.repair_optimizer import RepairOptimizer
 from supervisor.actions.reset_optimizer import ResetOptimizer
 from supervisor.actions.rollback import Rollback
 from supervisor.actions.skip_data import SkipData
@@ -154,17 +153,6 @@ class BadStretch(Ward):
         return x * math.nan if SICK_AT + 3 <= number < SICK_AT + 7 else x
 
 
-class FlippedBit(Ward):
-    """One first moment of Adam has a flipped exponent bit: finite, and impossible."""
-
-    treated_after = 1
-
-    def on_updated(self, step: int) -> None:
-        if step == SICK_AT:
-            state = self.scene.optimizer.state[self.scene.model[2].weight]
-            state["exp_avg"][0, 0] = 1e18
-
-
 class CorruptMomentum(Ward):
     """The momentum is as if the last gradients had been absurd; any value of it is possible."""
 
@@ -253,7 +241,6 @@ CASES = {
     "checkpoint_activations": (NoRoomForActivations, CheckpointActivations),
     "smaller_batch": (NoRoom, SmallerBatch),
     "skip_data": (BadStretch, SkipData),
-    "repair_optimizer": (FlippedBit, RepairOptimizer),
     "reset_optimizer": (CorruptMomentum, ResetOptimizer),
     "rollback": (CorruptWeight, Rollback),
     "fp32_fallback": (HalfAdam, Fp32Fallback),

@@ -57,7 +57,7 @@ class AnyCourse(RuleBasedStateMachine):
         self.policy.by_cause = {
             "loss_scale": ["fp32_fallback"], "dead_units": [], "spike": ["adaptive_clip"],
             "resources": ["checkpoint_activations", "smaller_batch"], "other": ["skip_data"],
-            "collapse": ["repair_optimizer", "reset_optimizer", "fp32_modules"],
+            "collapse": ["reset_optimizer", "fp32_modules"],
         }  # fmt: skip
         self.ladder = EscalationLadder(self.policy)
         self.refused = refused

@@ -47,7 +47,7 @@ torch.save(torch.tensor(step), sys.argv[-1])
 )
 TOGETHER = (
     "checkpoint", "cut_lr", "tighten_clip", "adaptive_clip", "smaller_batch", "skip_data",
-    "repair_optimizer", "reset_optimizer", "fp32_modules", "fp32_fallback",
+    "reset_optimizer", "fp32_modules", "fp32_fallback",
     "checkpoint_activations", "rollback",
 )  # fmt: skip
 NO_VERDICT = {"checkpoint", "stop"}
@@ -106,4 +106,4 @@ def test_each_action_of_a_policy_leaves_a_receipt(tmp_path: Path) -> None:
     acted = receipts(ended)
     refused = {e["name"] for e in acted if e["outcome"] == "refused"}
     assert {e["name"] for e in acted} >= set(TOGETHER)
-    assert refused <= {"checkpoint_activations", "repair_optimizer", "fp32_modules"}, refused
+    assert refused <= {"checkpoint_activations", "fp32_modules"}, refused

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from supervisor.errors import ConfigError, SupervisorError
 from supervisor.events.event import JournalEvent
+from supervisor.parent.metrics.reporter import Reporter
 from supervisor.parent.metrics.run_figures import RunFigures, render
 from supervisor.parent.metrics.trainer_status import TrainerStatus, is_asked, status_of
 from supervisor.parent.process.launch import LaunchSpec
@@ -34,8 +35,7 @@ class Metrics:
     def __init__(self, spec: LaunchSpec, settings: RunSettings) -> None:
         self._figures: RunFigures | None = None
         self._server: MetricsServer | None = None
-        self._file: MetricsFile | None = None
-        self._status: TrainerStatus | None = None
+        self._reporters: list[Reporter] = []
         self._failed: list[str] = []
         self.url = ""
         has_status = is_asked(os.environ)
@@ -45,9 +45,10 @@ class Metrics:
         self._figures = RunFigures(
             run_dir.name, spec.target, checkpoint_s=_newest_checkpoint(run_dir)
         )
-        self._file = self._open_file(settings.metrics_textfile)
+        if settings.metrics_textfile:
+            self._reporters.append(self._open_file(settings.metrics_textfile))
         if has_status:
-            self._status = TrainerStatus(os.environ, self._report)
+            self._reporters.append(TrainerStatus(os.environ, self._report))
         try:
             self._server = self._listen(settings.metrics_address, settings.metrics_port)
         except ConfigError:
@@ -60,10 +61,8 @@ class Metrics:
         try:
             if self._figures is not None:
                 self._figures.saw(events)
-            if self._file is not None:
-                self._file.start()
-            if self._status is not None:
-                self._status.start()
+            for reporter in self._reporters:
+                reporter.start()
         except Exception as error:  # whoever writes to the journal has other things to do
             self._failed.append(f"metrics: {type(error).__name__}: {error}")
 
@@ -75,18 +74,15 @@ class Metrics:
     def problems(self) -> list[str]:
         """Returns what failed since the last call."""
         failed, self._failed = self._failed, []
-        outputs = (self._file, self._status)
-        return [*failed, *filter(None, (one.problem() for one in outputs if one is not None))]
+        return [*failed, *filter(None, (reporter.problem() for reporter in self._reporters))]
 
     def close(self) -> list[str]:
         """Writes the last figures and stops listening; returns what failed since `problems`."""
         if self._server is not None:
             self._server.close()
             self._server = None
-        if self._file is not None:
-            self._file.close()
-        if self._status is not None:
-            self._status.close()
+        for reporter in self._reporters:
+            reporter.close()
         return self.problems()
 
     def _document(self) -> str:
@@ -115,9 +111,7 @@ class Metrics:
                 "for a free one, or a metrics_textfile"
             ) from error
 
-    def _open_file(self, text: str) -> MetricsFile | None:
-        if not text:
-            return None
+    def _open_file(self, text: str) -> MetricsFile:
         from supervisor.parent.metrics.metrics_output import MetricsFile
 
         path = Path(text).expanduser()

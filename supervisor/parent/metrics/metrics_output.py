@@ -11,6 +11,7 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
+from supervisor.parent.metrics.reporter import Reporter
 from supervisor.parent.metrics.run_figures import CONTENT_TYPE
 
 TIMEOUT_S = 5.0
@@ -106,8 +107,8 @@ MODE = 0o644
 """node_exporter runs as a user of its own; the file holds no more than the port tells."""
 
 
-class MetricsFile:
-    """Keeps `path` a few seconds old at most, from `start` to `close`.
+class MetricsFile(Reporter):
+    """Keeps `path` a few seconds old at most.
 
     Args:
         path: to write.
@@ -124,46 +125,15 @@ class MetricsFile:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         if path.is_dir() or not os.access(path.parent, os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        super().__init__("metrics file", every_s, LAST_WRITE_S)
         self._path = path
         self._document = document
-        self._every_s = every_s
-        self._problem: str | None = None
-        self._over = threading.Event()
-        self._thread: threading.Thread | None = None
 
-    def start(self) -> None:
-        """Writes from now on; further calls do nothing."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._keep, name="metrics file", daemon=True)
-            self._thread.start()
+    def _words(self, error: Exception) -> str:
+        why = getattr(error, "strerror", None) or error
+        return f"metrics_textfile: {self._path}: {why}"
 
-    def problem(self) -> str | None:
-        """Returns once why the file could not be written."""
-        problem, self._problem = self._problem, None
-        return problem
-
-    def close(self) -> None:
-        """Writes the last figures, if there were any."""
-        self._over.set()
-        if self._thread is not None:
-            self._thread.join(LAST_WRITE_S)
-
-    def _keep(self) -> None:
-        told = False
-        while True:
-            is_over = self._over.is_set()
-            try:
-                self._write()
-                told = False
-            except OSError as error:
-                if not told:
-                    self._problem = f"metrics_textfile: {self._path}: {error.strerror or error}"
-                told = True
-            if is_over:
-                return
-            self._over.wait(self._every_s)
-
-    def _write(self) -> None:
+    def _report(self) -> None:
         staged = self._path.with_name(f".{self._path.name}.{os.getpid()}.staged")
         try:
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW

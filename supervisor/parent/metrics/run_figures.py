@@ -277,8 +277,6 @@ class Goodput:
                 self._lost[before] = (target, source)
             case ActionEvent(is_verdict=False, cost_s=cost_s):
                 self._stalled_s += cost_s if math.isfinite(cost_s) and cost_s > 0 else 0.0
-                if event.name == "reinstate" and event.applied:
-                    self._take_back(event)
 
     def useful_s(self) -> float:
         """Returns the seconds of training that are part of the present weights."""
@@ -303,9 +301,3 @@ class Goodput:
         del self._steps[place:], self._until_s[place:]
         within = {key: (begin, min(end, step)) for key, (begin, end) in self._lost.items()}
         self._lost = {key: (begin, end) for key, (begin, end) in within.items() if begin < end}
-
-    def _take_back(self, event: ActionEvent) -> None:
-        """A rollback was taken back: what came after it is lost instead."""
-        kept = (event.fields or {}).get("kept_step")
-        if isinstance(kept, int) and kept in self._lost and event.step is not None:
-            self._lost[kept] = (self._lost[kept][1], event.step)

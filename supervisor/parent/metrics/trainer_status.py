@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 import ssl
-import threading
 import time
 import urllib.request
 from collections.abc import Callable, Mapping
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.own_process import KUBEFLOW_URL
+from supervisor.parent.metrics.reporter import Reporter
 from supervisor.parent.metrics.run_figures import Metric
 
 CA_CERT = "KUBEFLOW_TRAINER_SERVER_CA_CERT"
@@ -68,8 +68,8 @@ def status_of(
     return {"trainerStatus": status}
 
 
-class TrainerStatus:
-    """Reports to the endpoint from `start` to `close`, on a thread of its own.
+class TrainerStatus(Reporter):
+    """Reports to the endpoint; the last report waits until it may be made.
 
     Args:
         environ: names the endpoint, see `is_asked`.
@@ -83,50 +83,21 @@ class TrainerStatus:
         *,
         every_s: float = EVERY_S,
     ) -> None:
+        super().__init__("trainer status", every_s, every_s + TIMEOUT_S)
         self._url, self._token = environ[KUBEFLOW_URL], Path(environ[TOKEN])
         self._ca = environ.get(CA_CERT) or None
         self._document = document
-        self._every_s = every_s
-        self._problem: str | None = None
-        self._over = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._posted_s = -math.inf
 
-    def start(self) -> None:
-        """Reports from now on; further calls do nothing."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._keep, name="trainer status", daemon=True)
-            self._thread.start()
+    def _report(self) -> None:
+        time.sleep(max(0.0, self._posted_s + self._every_s - time.monotonic()))
+        document = self._document()
+        if document is not None:
+            self._posted_s = time.monotonic()
+            self._post(document)
 
-    def problem(self) -> str | None:
-        """Returns once why nothing can be reported."""
-        problem, self._problem = self._problem, None
-        return problem
-
-    def close(self) -> None:
-        """Makes the last report, which waits until it may be made."""
-        self._over.set()
-        if self._thread is not None:
-            self._thread.join(self._every_s + TIMEOUT_S)
-
-    def _keep(self) -> None:
-        told, last_s = False, -math.inf
-        while True:
-            is_over = self._over.is_set()
-            time.sleep(max(0.0, last_s + self._every_s - time.monotonic()))
-            try:
-                document = self._document()
-                if document is not None:
-                    last_s = time.monotonic()
-                    self._post(document)
-                told = False
-            except Exception as error:  # of urllib, ssl, the disk: all mean "not told"
-                if not told:
-                    why = f"{type(error).__name__}: {error}"
-                    self._problem = f"Kubeflow Trainer was not told of the progress: {why}"
-                told = True
-            if is_over:
-                return
-            self._over.wait(self._every_s)
+    def _words(self, error: Exception) -> str:
+        return f"Kubeflow Trainer was not told of the progress: {type(error).__name__}: {error}"
 
     def _post(self, document: dict[str, Any]) -> None:
         request = urllib.request.Request(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,8 +16,7 @@ from supervisor.parent.nodes.node_role import NodeRole
 from supervisor.parent.process.agent_process import AgentProcess, RankProcesses
 from supervisor.parent.process.launch import LaunchSpec
 from supervisor.parent.process.process import DEFAULT_COMMAND, worker_command
-from supervisor.parent.process.signals import SignalInbox, signal_numbers
-from supervisor.parent.restarts.exits import signal_name
+from supervisor.parent.process.signals import SignalInbox, signal_name, signal_numbers
 from supervisor.parent.terminal.outcome import EXIT_INTERRUPTED
 from supervisor.parent.terminal.output import AttemptLog, OpenLine, OutputPump
 from supervisor.parent.terminal.summary import Teller
@@ -25,7 +24,7 @@ from supervisor.ranks import NodePlace
 from supervisor.storage.files.kept_writes import KEPT
 from supervisor.storage.run.handover import Handover
 from supervisor.storage.run.rundir import RunDirectory, note_terminal
-from supervisor.storage.script_files.set_aside import SetAside
+from supervisor.storage.script_files.set_aside import undo_unfinished
 
 _LOOK_S = 0.1
 _NAP_S = 0.5
@@ -192,7 +191,8 @@ class Follower:
             link.send(failed=str(error) or type(error).__name__, done=True)
             return
         left = self._watch(link, processes)
-        self._undo_unfinished_replays(ranks)
+        for problem in undo_unfinished(self._rundir, ranks):
+            self._teller.say(f"warning: {problem}")
         link.send(done=True, left=left)
 
     def _watch(self, link: MemberLink, processes: RankProcesses) -> tuple[str, ...]:
@@ -238,13 +238,3 @@ class Follower:
             self._told_signals += 1
             link.send(signal=int(signum))
             self._teller.say(f"{signal_name(signum)}: passed on to the first node")
-
-    def _undo_unfinished_replays(self, ranks: Sequence[int]) -> None:
-        """Restores the script's files after a fast-forward that did not arrive."""
-        for rank in ranks:
-            try:
-                problems = SetAside(self._rundir, rank).undo()
-            except OSError as error:
-                problems = [f"files that a fast-forward set aside: {error}"]
-            for problem in problems:
-                self._teller.say(f"warning: {problem}")

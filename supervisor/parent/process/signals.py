@@ -202,3 +202,11 @@ def to_send(pid: int, signum: int) -> int | None:
     if signum >= getattr(signal, "SIGRTMIN", math.inf):
         return signum if is_caught else None
     return signum if is_caught or is_blocked else signal.SIGTERM
+
+
+def signal_name(signum: int) -> str:
+    """Returns ``SIGTERM`` for 15; a number that has no name as ``signal 99``."""
+    try:
+        return signal.Signals(signum).name
+    except ValueError:
+        return f"signal {signum}"

@@ -6,16 +6,15 @@ proves nothing, nor does SIGKILL prove that memory ran out.
 
 from __future__ import annotations
 
-import math
 import re
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from supervisor.codes import ExitSign, OutsideCause
-from supervisor.parent.process.signals import ANNOUNCING
+from supervisor.parent.process.signals import ANNOUNCING, signal_name
 from supervisor.parent.restarts import failure_signs
-from supervisor.parent.watching.collective_records import SilentRank, find_hanging_rank
+from supervisor.parent.watching.collective_records import SilentRank
 from supervisor.ranks import FIRST_RANK
 from supervisor.records import ExitCause, WorkerExit
 from supervisor.storage.run.exit_notes import ExitNote, bytes_asked_for, sign_of
@@ -23,15 +22,6 @@ from supervisor.storage.run.exit_notes import ExitNote, bytes_asked_for, sign_of
 OF_THE_PROCESS = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
 """Signals that a process brings upon itself; all others come from outside."""
 _SHOWN = 300
-OUTSIDE = {
-    OutsideCause.DISK: "a disk of the script's is full, read-only or failing",
-    OutsideCause.MEMORY: "the host has no memory left",
-    OutsideCause.LIMIT: "the system allows no more open files or processes",
-    OutsideCause.CONNECTION: "a connection failed",
-    OutsideCause.TIMEOUT: "a time limit passed",
-    OutsideCause.SIGNAL: "a process of the script's was ended",
-    OutsideCause.UNSEEN: "no exception was seen",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +69,11 @@ class ProcessEnding:
         return -self.returncode if self.returncode < 0 else None
 
     @property
+    def told(self) -> ExitNote:
+        """What it wrote at its end; of no kind if it could not."""
+        return self.note or ExitNote(kind="")
+
+    @property
     def is_disturbed(self) -> bool:
         """Whether a signal may have ended it, a hang's included: a clean end proves nothing then,
         since the script may handle the signal by saving and leaving its loop."""
@@ -96,65 +91,8 @@ class ProcessEnding:
     def last_words(self) -> str:
         """What it told itself; a library that aborts the process writes to its output alone."""
         if self.note is not None:
-            return self.note.message or ""
+            return self.note.message
         return self.log_tail if self.signum == signal.SIGABRT else ""
-
-
-def judge_group(endings: Sequence[ProcessEnding]) -> WorkerExit:
-    """Returns why an attempt ended, from the endings of all its ranks.
-
-    It has completed if all have. Otherwise one rank began it: one that a signal or the kernel
-    ended without a word, before one that failed by itself, before those that tell of a peer that
-    has gone, before those that we ended ourselves. Among equals it is the one that failed first.
-    Where ranks have only waited for others for too long, it is the one that they waited for.
-
-    Args:
-        endings: at least one; one for each rank.
-    """
-    exits = [(ending, classify(ending)) for ending in endings]
-    failed = [found for found in exits if found[1].cause is not ExitCause.COMPLETED]
-    ending, cause = min(failed or exits, key=_order_of_blame)
-    if len(endings) == 1 or not failed:
-        return cause
-    if cause.cause is ExitCause.HANG and not ending.hang:
-        return _awaited(endings, ending, cause)
-    if ending.lost and ending.note is None:  # with all of its node: no rank began it
-        return cause
-    told = f"rank {ending.rank} ended first of {len(endings)}"
-    following = tuple(each.rank for each in endings if each is not ending and _tells_of_peer(each))
-    evidence = (*cause.evidence, told)
-    return replace(cause, evidence=evidence, rank=ending.rank, following=following)
-
-
-def _awaited(
-    endings: Sequence[ProcessEnding], waited: ProcessEnding, cause: WorkerExit
-) -> WorkerExit:
-    ranks = [each.seen or SilentRank(rank=each.rank, last_step=each.last_step) for each in endings]
-    rank, why = find_hanging_rank(ranks)
-    frames = next(each.frames for each in ranks if each.rank == rank)
-    stood = [f"rank {rank} was in {frame}" for frame in frames[:1]]
-    told = f"rank {waited.rank} waited for too long: {why}"
-    return replace(cause, evidence=(told, *stood, *cause.evidence), rank=rank)
-
-
-def _order_of_blame(found: tuple[ProcessEnding, WorkerExit]) -> tuple[int, float, int]:
-    """Sorts endings by how likely they are to be the cause of the others."""
-    ending, worker_exit = found
-    note = ending.note
-    is_peer = _tells_of_peer(ending)
-    if note is None or note.kind == "own_signal":
-        asked = ending.signum == signal.SIGTERM or ending.signum in ending.signals_sent
-        is_ours = asked and worker_exit.cause is ExitCause.KILLED
-        kind = 3 if is_ours else 2 if is_peer else 0
-    elif note.kind == "completed" and ending.is_cut_off:
-        kind = 3  # its training was over
-    else:
-        kind = 2 if note.kind == "exception" and is_peer else 1
-    return kind, note.time if note is not None else math.inf, ending.rank
-
-
-def _tells_of_peer(ending: ProcessEnding) -> bool:
-    return failure_signs.outside_fault(ending.last_words) == failure_signs.ANOTHER_RANK
 
 
 def classify(ending: ProcessEnding) -> WorkerExit:
@@ -163,7 +101,8 @@ def classify(ending: ProcessEnding) -> WorkerExit:
         verdict = rule(ending)
         if verdict is not None:
             return verdict
-    return _exit(ending, ExitCause.EXCEPTION, f"exit code {ending.returncode}, and no reason given")
+    lines = [f"exit code {ending.returncode}, and no reason given", _tail_line(ending.log_tail)]
+    return _exit(ending, ExitCause.EXCEPTION, *lines)
 
 
 def _background(ending: ProcessEnding) -> WorkerExit | None:
@@ -173,10 +112,11 @@ def _background(ending: ProcessEnding) -> WorkerExit | None:
 
 
 def _completed(ending: ProcessEnding) -> WorkerExit | None:
-    if ending.note is None or ending.note.kind != "completed" or ending.is_disturbed:
+    note = ending.told
+    if note.kind != "completed" or ending.is_disturbed:
         return None
-    if ending.note.sick:
-        return _exit(ending, ExitCause.NONFINITE, ending.note.sick, retry=False)
+    if note.sick:
+        return _exit(ending, ExitCause.NONFINITE, note.sick, retry=False)
     if ending.is_cut_off:
         return None
     if ending.returncode > 0:
@@ -187,8 +127,8 @@ def _completed(ending: ProcessEnding) -> WorkerExit | None:
 
 def _executed(ending: ProcessEnding) -> WorkerExit | None:
     """The script has become another program, which is not ours to start again."""
-    note = ending.note
-    if note is None or note.kind != "executed" or ending.is_disturbed:
+    note = ending.told
+    if note.kind != "executed" or ending.is_disturbed:
         return None
     if note.sick:
         return _exit(ending, ExitCause.NONFINITE, note.sick, retry=False)
@@ -205,20 +145,17 @@ def _hang(ending: ProcessEnding) -> WorkerExit | None:
 
 
 def _interrupted(ending: ProcessEnding) -> WorkerExit | None:
-    note = ending.note
-    if not ending.is_disturbed and (note is None or note.kind != "interrupted"):
+    note = ending.told
+    if not ending.is_disturbed and note.kind != "interrupted":
         return None
     stopped_by = ending.asked_by or ending.sent_directly
     # Schedulers announce the end of an allocation with these; people and shells do not send them.
     cause = ExitCause.PREEMPTED if stopped_by in ANNOUNCING else ExitCause.INTERRUPTED
     if ending.asked_by is not None:
-        typed = ending.asked_by == signal.SIGINT
-        line = (
-            "Ctrl-C (SIGINT)"
-            if typed
-            else f"the supervisor was sent {signal_name(ending.asked_by)}"
-        )
-    elif note is not None and note.kind == "interrupted":
+        line = f"the supervisor was sent {signal_name(ending.asked_by)}"
+        if ending.asked_by == signal.SIGINT:
+            line = "Ctrl-C (SIGINT)"
+    elif note.kind == "interrupted":
         line = f"the worker was interrupted: {_first_line(note.message)}"
     else:
         line = f"the training's process was sent {signal_name(stopped_by or 0)}"
@@ -227,9 +164,9 @@ def _interrupted(ending: ProcessEnding) -> WorkerExit | None:
     return replace(found, stopped_by=stopped_by)
 
 
-def _how_the_script_ended(note: ExitNote | None) -> str:
+def _how_the_script_ended(note: ExitNote) -> str:
     """Of a script that was sent a signal, and did something about it itself."""
-    if note is None or note.kind not in ("completed", "system_exit", "exception"):
+    if note.kind not in ("completed", "system_exit", "exception"):
         return ""
     after = f" {note.stopped_s:.1f} s later" if note.stopped_by is not None else ""
     if note.kind == "exception":
@@ -238,56 +175,37 @@ def _how_the_script_ended(note: ExitNote | None) -> str:
     return f"the script ended itself{after}{code}"
 
 
-def _own_exit(ending: ProcessEnding) -> WorkerExit | None:
-    note = ending.note
-    if note is None or note.kind != "system_exit":
-        return None
-    code = note.code if note.code is not None else ending.returncode
-    if code == 0:
-        return _exit(ending, ExitCause.COMPLETED, "the script ended with sys.exit(0)", retry=False)
-    text = f"the script ended with sys.exit({code})"
-    return _exit(ending, ExitCause.USER_ERROR, text, retry=False, sign=ExitSign.OWN_EXIT)
-
-
-def _short(ending: ProcessEnding) -> WorkerExit | None:
-    note = ending.note
-    if note is None or note.kind not in ("short", "loading"):
-        return None
-    return _exit(ending, ExitCause.EXCEPTION, _first_line(note.message))
-
-
-def _ladder(ending: ProcessEnding) -> WorkerExit | None:
-    note = ending.note
-    if note is None or note.kind not in ("restart", "stop"):
-        return None
-    wish = "a restart" if note.kind == "restart" else "an emergency stop"
-    line = f"the policy asked for {wish}: {_first_line(note.message)}"
-    again = note.kind == "restart"
-    sign = ExitSign.TREATMENT if again else None
-    return _exit(ending, ExitCause.NONFINITE, line, *note.evidence, retry=again, sign=sign)
-
-
-def _mistake(ending: ProcessEnding) -> WorkerExit | None:
-    note = ending.note
-    if note is None or note.kind != "mistake":
-        return None
-    line, sign = _first_line(note.message), ExitSign.MISTAKE
-    return _exit(ending, ExitCause.USER_ERROR, line, retry=False, sign=sign)
-
-
-def _retry(ending: ProcessEnding) -> WorkerExit | None:
-    note = ending.note
-    if note is None or note.kind != "retry":
-        return None
-    line = f"the policy asked for an exact retry: {_first_line(note.message)}"
-    return _exit(ending, ExitCause.NONFINITE, line, sign=ExitSign.EXACT_RETRY)
+def _own_word(ending: ProcessEnding) -> WorkerExit | None:
+    """What ended it of its own accord, the script's or ours, tells why."""
+    note = ending.told
+    line = _first_line(note.message)
+    match note.kind:
+        case "system_exit":
+            code = note.code if note.code is not None else ending.returncode
+            text = f"the script ended with sys.exit({code})"
+            if code == 0:
+                return _exit(ending, ExitCause.COMPLETED, text, retry=False)
+            return _exit(ending, ExitCause.USER_ERROR, text, retry=False, sign=ExitSign.OWN_EXIT)
+        case "short" | "loading":
+            return _exit(ending, ExitCause.EXCEPTION, line)
+        case "restart":
+            text = f"the policy asked for a restart: {line}"
+            sign = ExitSign.TREATMENT
+            return _exit(ending, ExitCause.NONFINITE, text, *note.evidence, sign=sign)
+        case "stop":
+            text = f"the policy asked for an emergency stop: {line}"
+            return _exit(ending, ExitCause.NONFINITE, text, *note.evidence, retry=False)
+        case "mistake":
+            return _exit(ending, ExitCause.USER_ERROR, line, retry=False, sign=ExitSign.MISTAKE)
+        case "retry":
+            text = f"the policy asked for an exact retry: {line}"
+            return _exit(ending, ExitCause.NONFINITE, text, sign=ExitSign.EXACT_RETRY)
+    return None
 
 
 def _asks_in_vain(ending: ProcessEnding) -> WorkerExit | None:
-    note = ending.note
-    if note is None or not failure_signs.asks_in_vain(
-        note.exception or "", note.message or "", note.traceback or ""
-    ):
+    note = ending.told
+    if not failure_signs.asks_in_vain(note.exception, note.message, note.traceback):
         return None
     line = (
         "EOFError: the script asks for input, and nobody answers: start it at a terminal, or give "
@@ -297,25 +215,25 @@ def _asks_in_vain(ending: ProcessEnding) -> WorkerExit | None:
 
 
 def _users_mistake(ending: ProcessEnding) -> WorkerExit | None:
-    note = ending.note
-    if note is None or note.kind not in ("exception", "user_error"):
-        return None
-    name = note.exception or ""
-    if note.kind != "user_error" and not failure_signs.is_users_mistake(
-        name, note.phase, has_stepped=ending.has_stepped
+    note = ending.told
+    if note.kind == "user_error" or (
+        note.kind == "exception"
+        and failure_signs.is_users_mistake(
+            note.exception, note.phase, has_stepped=ending.has_stepped
+        )
     ):
-        return None
-    return _exit(ending, ExitCause.USER_ERROR, _raised(note), retry=False)
+        return _exit(ending, ExitCause.USER_ERROR, _raised(note), retry=False)
+    return None
 
 
 def _memory(ending: ProcessEnding) -> WorkerExit | None:
     note = ending.note
     if note is not None and note.kind == "exception":
-        found = failure_signs.memory_shortage(note.exception or "", note.message or "")
+        found = failure_signs.memory_shortage(note.exception, note.message)
         if found is not None:
             return _exit(ending, found[0], _raised(note), found[1], ending.memory)
         # A loader worker that the kernel killed surfaces as an exception in its parent.
-        if ending.oom_kills and failure_signs.is_killed_child(note.message or ""):
+        if ending.oom_kills and failure_signs.is_killed_child(note.message):
             return _exit(ending, ExitCause.HOST_OUT_OF_MEMORY, _raised(note), _oom_line(ending))
         return None
     is_silent = note is None or note.kind == "completed"
@@ -341,23 +259,24 @@ def _waited(ending: ProcessEnding) -> WorkerExit | None:
 
 
 def _exception(ending: ProcessEnding) -> WorkerExit | None:
-    note = ending.note
-    if note is None or note.kind != "exception":
+    note = ending.told
+    if note.kind != "exception":
         return None
-    text = note.message or ""
-    if not note.outside and failure_signs.is_nonfinite(note.exception or "", text):
+    text = note.message
+    if not note.outside and failure_signs.is_nonfinite(note.exception, text):
         return _exit(ending, ExitCause.NONFINITE, _raised(note))
     fault = failure_signs.outside_fault(text)
     hint = f"such a message comes from {fault}" if fault else ""
     if note.outside:
-        hint = f"{OUTSIDE[OutsideCause(note.outside)]}: neither script nor data are to blame"
+        why = failure_signs.OUTSIDE[OutsideCause(note.outside)]
+        hint = f"{why}: neither script nor data are to blame"
     hint = failure_signs.collective_mismatch(text) or hint
     loader = "raised in a worker of a data loader" if failure_signs.is_loader_failure(text) else ""
     return _exit(ending, ExitCause.EXCEPTION, _raised(note), *note.evidence, loader, hint)
 
 
 def _own_signal(ending: ProcessEnding) -> WorkerExit | None:
-    if ending.note is None or ending.note.kind != "own_signal" or ending.signum is None:
+    if ending.told.kind != "own_signal" or ending.signum is None:
         return None
     line = f"{signal_name(ending.signum)}, which the process sent to itself"
     return _exit(ending, ExitCause.KILLED, line, sign=ExitSign.OWN_SIGNAL)
@@ -390,7 +309,7 @@ def _killed(ending: ProcessEnding) -> WorkerExit | None:
     if signum in OF_THE_PROCESS:
         by_us = "in the process itself"
     line = f"{signal_name(signum)}, {by_us}"
-    if ending.note is not None and ending.note.kind == "completed":
+    if ending.told.kind == "completed":
         line += ", after the script's end and before its process's"
     return _exit(ending, ExitCause.KILLED, line, hint, ending.memory)
 
@@ -402,22 +321,13 @@ def _silent_zero(ending: ProcessEnding) -> WorkerExit | None:
     return _exit(ending, ExitCause.EXCEPTION, line)
 
 
-def _unexplained(ending: ProcessEnding) -> WorkerExit | None:
-    lines = [f"exit code {ending.returncode}, and no reason given", _tail_line(ending.log_tail)]
-    return _exit(ending, ExitCause.EXCEPTION, *lines)
-
-
 _RULES: tuple[Callable[[ProcessEnding], WorkerExit | None], ...] = (
     _background,
     _completed,
     _executed,
     _hang,
     _interrupted,
-    _own_exit,
-    _short,
-    _ladder,
-    _mistake,
-    _retry,
+    _own_word,
     _asks_in_vain,
     _users_mistake,
     _memory,
@@ -427,16 +337,7 @@ _RULES: tuple[Callable[[ProcessEnding], WorkerExit | None], ...] = (
     _lost,
     _killed,
     _silent_zero,
-    _unexplained,
 )
-
-
-def signal_name(signum: int) -> str:
-    """Returns ``SIGTERM`` for 15; a number that has no name as ``signal 99``."""
-    try:
-        return signal.Signals(signum).name
-    except ValueError:
-        return f"signal {signum}"
 
 
 def failure_key(worker_exit: WorkerExit) -> str:
@@ -455,10 +356,9 @@ def _exit(
     retry: bool = True,
     sign: ExitSign | None = None,
 ) -> WorkerExit:
-    last_step = ending.last_step
-    if last_step is None and ending.note is not None:
-        last_step = ending.note.last_step
-    outside = OutsideCause.UNSEEN if ending.note is None else ending.note.outside
+    note = ending.told
+    last_step = note.last_step if ending.last_step is None else ending.last_step
+    outside = OutsideCause.UNSEEN if ending.note is None else note.outside
     return WorkerExit(
         cause=cause,
         returncode=ending.returncode,
@@ -467,10 +367,10 @@ def _exit(
         evidence=tuple(line for line in evidence if line),
         retry=retry,
         outside=OutsideCause(outside) if outside else None,
-        sign=sign or sign_of((*evidence, ending.note.traceback if ending.note else "")),
+        sign=sign or sign_of((*evidence, note.traceback)),
         asked_bytes=bytes_asked_for(evidence),
-        asks_batch_size=ending.note is not None and ending.note.asks_batch_size,
-        offers_checkpointing=ending.note is not None and ending.note.offers_checkpointing,
+        asks_batch_size=note.asks_batch_size,
+        offers_checkpointing=note.offers_checkpointing,
     )
 
 
@@ -482,8 +382,8 @@ def _oom_line(ending: ProcessEnding) -> str:
     return f"the kernel's memory controller killed {ending.oom_kills} process(es) of this group"
 
 
-def _first_line(text: str | None) -> str:
-    return ((text or "").strip().splitlines() or [""])[0][:_SHOWN]
+def _first_line(text: str) -> str:
+    return (text.strip().splitlines() or [""])[0][:_SHOWN]
 
 
 def _peer_line(log_tail: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from supervisor.records import ExitCause
+from supervisor.codes import ExitCause, OutsideCause
 
 _MEMORY: tuple[tuple[ExitCause, str, re.Pattern[str]], ...] = (
     (
@@ -54,6 +54,15 @@ _MEMORY: tuple[tuple[ExitCause, str, re.Pattern[str]], ...] = (
         ),
     ),
 )
+OUTSIDE = {
+    OutsideCause.DISK: "a disk of the script's is full, read-only or failing",
+    OutsideCause.MEMORY: "the host has no memory left",
+    OutsideCause.LIMIT: "the system allows no more open files or processes",
+    OutsideCause.CONNECTION: "a connection failed",
+    OutsideCause.TIMEOUT: "a time limit passed",
+    OutsideCause.SIGNAL: "a process of the script's was ended",
+    OutsideCause.UNSEEN: "no exception was seen",
+}
 _NONFINITE = re.compile(
     r"\bnan\b|\bnans\b|\binf\b|\binfs\b|not a number|non-?finite|not finite|\binfinit(e|y)\b",
     re.IGNORECASE,

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from supervisor.codes import ExitSign, OutsideCause
-from supervisor.parent.restarts.exits import OUTSIDE, failure_key
-from supervisor.parent.restarts.failure_signs import ANOTHER_RANK, outside_fault
-from supervisor.records import LOADS_ALL, REPLAY, ExitCause, WorkerExit
+from supervisor.parent.restarts.exits import failure_key
+from supervisor.parent.restarts.failure_signs import ANOTHER_RANK, OUTSIDE, outside_fault
+from supervisor.records import LOADS_ALL, REPLAY, ExitCause, WorkerExit, WorkerOrder
 from supervisor.settings import FastForwardSettings, RestartSettings
 
 MEMORY = (ExitCause.OUT_OF_MEMORY, ExitCause.HOST_OUT_OF_MEMORY)
@@ -28,6 +28,8 @@ _FAILURES_UNTIL_STOP = 3
 _NUMERICAL_UNTIL_FP32 = 2
 
 _NEVER_OF_DATA = (ExitCause.KILLED, ExitCause.HANG, ExitCause.HOST_OUT_OF_MEMORY)
+
+_AS_BEFORE = WorkerOrder(attempt=0)
 
 Start = Literal["stable", "latest"]
 
@@ -67,8 +69,7 @@ class Verdict:
         delay_s: wait before the attempt.
         start: from the newest ``stable`` checkpoint, or the ``latest`` that verifies.
         before_step: only checkpoints of earlier steps, so that new settings apply at this step.
-        skip_steps, lr_factor, careful_steps, fp32, batch_factor, checkpoint_activations, resigned,
-            most_copies: see `WorkerOrder`.
+        order: how the attempt is to train; its number, start and way are not set yet.
     """
 
     again: bool
@@ -76,14 +77,7 @@ class Verdict:
     delay_s: float = 0.0
     start: Start = "latest"
     before_step: int | None = None
-    skip_steps: tuple[int, ...] = ()
-    lr_factor: float = 1.0
-    careful_steps: int = 0
-    fp32: bool = False
-    batch_factor: float = 1.0
-    checkpoint_activations: bool = False
-    resigned: bool = False
-    most_copies: int | None = None
+    order: WorkerOrder = _AS_BEFORE
 
 
 @dataclass(slots=True)
@@ -229,14 +223,17 @@ class RestartPolicy:
             reason=reason,
             delay_s=self._backoff.delay_s(memory.without_progress),
             start=start,
-            skip_steps=tuple(sorted(memory.skip_steps)),
-            lr_factor=settings.careful_lr_factor**memory.numerical if numerical else 1.0,
-            careful_steps=settings.careful_steps if numerical else 0,
-            batch_factor=memory.batch_factor,
-            checkpoint_activations=memory.checkpoint_activations,
-            resigned=memory.resigned,
-            most_copies=memory.most_copies,
-            fp32=numerical and memory.numerical >= _NUMERICAL_UNTIL_FP32,
+            order=replace(
+                _AS_BEFORE,
+                skip_steps=tuple(sorted(memory.skip_steps)),
+                lr_factor=settings.careful_lr_factor**memory.numerical if numerical else 1.0,
+                careful_steps=settings.careful_steps if numerical else 0,
+                batch_factor=memory.batch_factor,
+                checkpoint_activations=memory.checkpoint_activations,
+                resigned=memory.resigned,
+                most_copies=memory.most_copies,
+                fp32=numerical and memory.numerical >= _NUMERICAL_UNTIL_FP32,
+            ),
         )
 
     def _came_again(self, worker_exit: WorkerExit, times: int) -> str:

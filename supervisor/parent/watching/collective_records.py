@@ -6,7 +6,6 @@ Which of several ranks hangs, where all of them are silent.
 from __future__ import annotations
 
 import json
-import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -148,7 +147,6 @@ def _call(entry: Mapping[str, Any]) -> tuple[Collective, bool] | None:
     return Collective(group=group, number=number, name=name, sizes=sizes), bool(entry["retired"])
 
 
-_COUNT = struct.Struct("<Q")
 _WAITING = ("torch/distributed/", "_engine_run_backward", "rank_board.py")
 """In the innermost frames of a rank that waits for the others."""
 
@@ -200,16 +198,6 @@ def find_hanging_rank(ranks: Sequence[SilentRank]) -> tuple[int, str]:
     if len(busy) == 1:
         return busy[0], f"rank {busy[0]} does not wait for the others, and they wait"
     return ranks[0].rank, "all ranks stand at the same place: the network, or a device"
-
-
-def read_collectives(path: Path) -> int | None:
-    """Returns what a rank has left there; None if nothing is known."""
-    try:
-        data = path.read_bytes()[: _COUNT.size]
-    except OSError:
-        return None
-    count = int(_COUNT.unpack(data)[0]) if len(data) == _COUNT.size else 0
-    return count or None
 
 
 def _waits(rank: SilentRank) -> bool:

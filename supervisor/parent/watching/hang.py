@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,12 +13,12 @@ from supervisor.parent.process.process import Processes
 from supervisor.parent.watching.collective_records import (
     SilentRank,
     find_hanging_rank,
-    read_collectives,
     read_records,
 )
+from supervisor.parent.watching.place_of_silence import last_dump
 from supervisor.parent.watching.rank_watch import RankWatch
 from supervisor.settings import WatchdogSettings
-from supervisor.storage.run.mailboxes import stacks_signal
+from supervisor.storage.run.mailboxes import read_count, stacks_signal
 from supervisor.storage.run.rundir import RunDirectory
 
 # A hung worker seldom answers SIGTERM; one that wakes up can still close its files.
@@ -105,7 +104,7 @@ def look_at(watch: RankWatch, rundir: RunDirectory, attempt: int) -> SilentRank:
     """Returns what a rank has left for others to see where it stands."""
     return SilentRank(
         rank=watch.rank,
-        collectives=read_collectives(rundir.collectives(watch.rank)),
+        collectives=read_count(rundir.collectives(watch.rank)) or None,
         last_step=watch.feed.last_step,
         frames=_frames(rundir.stacks(attempt, watch.rank)),
         records=read_records(rundir.records(attempt, watch.rank)),
@@ -126,27 +125,19 @@ def _frames(stacks: Path) -> tuple[str, ...]:
         return ()
 
 
-_HEADER = re.compile(r"^(Current thread|Thread) 0x[0-9a-f]+.*:$")
-_FRAME = re.compile(r'^\s+File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<function>.*)$')
 _OURS = str(Path(__file__).parents[2]) + os.sep
 
 
-def main_thread_frames(text: str, limit: int = 5, ours: str = _OURS) -> tuple[str, ...]:
+_SHOWN = 5
+
+
+def main_thread_frames(text: str, ours: str = _OURS) -> tuple[str, ...]:
     """Returns the main thread's frames in the last dump of `text`, innermost first.
 
-    `faulthandler` lists threads newest first, so the main thread is the last block of a dump.
     Each frame reads ``function (file:line)``. Frames in the folder `ours`, which start the user's
     script and pass its calls on, are left out unless there are no others. Empty when nothing was
     dumped.
     """
-    frames: list[tuple[str, str]] = []
-    for line in text.splitlines():
-        if _HEADER.match(line):
-            frames = []
-            continue
-        match = _FRAME.match(line)
-        if match:
-            shown = f"{match['function']} ({match['file']}:{match['line']})"
-            frames.append((match["file"], shown))
+    frames = next((block for _, block in reversed(last_dump(text))), [])
     others = [frame for frame in frames if not frame[0].startswith((ours, "<frozen "))]
-    return tuple(shown for _, shown in (others or frames)[:limit])
+    return tuple(f"{name} ({file}:{line})" for file, line, name in (others or frames)[:_SHOWN])

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import struct
 from collections import deque
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from supervisor.agreement import agree
 from supervisor.records import StepRecord
+from supervisor.storage.run.mailboxes import read_count
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.flight_recorder import FlightReader
 
@@ -80,9 +80,6 @@ def joined(waiting: Sequence[deque[StepRecord]]) -> Iterable[StepRecord]:
                     records.popleft()
 
 
-_COUNTER = struct.Struct("<Q")
-
-
 class StepFeed:
     """The steps that were written since the last look, in order."""
 
@@ -121,18 +118,11 @@ class LifeCounter:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._last = self._read()
+        self._last = read_count(path)
 
     def has_moved(self) -> bool:
         """Returns whether the worker counted since the last call."""
-        value = self._read()
+        value = read_count(self._path)
         moved = value is not None and value != self._last
         self._last = value
         return moved
-
-    def _read(self) -> int | None:
-        try:
-            data = self._path.read_bytes()[: _COUNTER.size]
-        except OSError:
-            return None
-        return int(_COUNTER.unpack(data)[0]) if len(data) == _COUNTER.size else None

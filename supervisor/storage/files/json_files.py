@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from supervisor.errors import RunDirectoryError
 from supervisor.records import plain
-from supervisor.storage.files.private_files import make_private, own_os_open, write_json
+from supervisor.storage.files.private_files import make_private, own_os_open
 
 T = TypeVar("T")
 
@@ -207,15 +207,6 @@ def _json_value(value: Any) -> Any:
     if isinstance(known, (Mapping, list)):
         return _json_value(known)
     return known
-
-
-def save_record(path: Path, record: Any, *, durable: bool = True) -> None:
-    """Replaces `path` by `record` as JSON, mode 0600, atomically.
-
-    Raises:
-        OSError: the disk refuses; `path` is as it was.
-    """
-    write_json(path, record, durable=durable)
 
 
 def load_record(path: Path, kind: type[T], *, help_text: str) -> T:

@@ -226,7 +226,6 @@ class RankStatus:
         return note if xxhash.xxh3_64_intdigest(note) == checksum else None
 
 
-"""A rank that does not come for so long is not waited for any more, here and later."""
 _ENTRY_BYTES = 8
 _GONE = 2**63
 _PAUSE_S = 1e-3
@@ -245,15 +244,7 @@ class NodeBarrier:
     """
 
     def __init__(self, path: Path, rank: int, ranks: int, *, timeout_s: float = TIMEOUT_S) -> None:
-        make_private(path.parent)
-        size = ranks * _ENTRY_BYTES
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            if os.fstat(descriptor).st_size < size:
-                os.ftruncate(descriptor, size)
-            self._counts = memoryview(mmap.mmap(descriptor, size)).cast("Q")
-        finally:
-            os.close(descriptor)
+        self._counts = memoryview(map_shared(path, ranks * _ENTRY_BYTES)).cast("Q")
         self._rank = rank
         self._others = [other for other in range(ranks) if other != rank]
         self._timeout_s = timeout_s
@@ -328,6 +319,15 @@ def _read(path: Path, place: int) -> float:
 _COUNTER = struct.Struct("<Q")
 
 
+def read_count(path: Path) -> int | None:
+    """Returns what a rank has counted in a file that it maps; None if it is missing or short."""
+    try:
+        data = path.read_bytes()[: _COUNTER.size]
+    except OSError:
+        return None
+    return int(_COUNTER.unpack(data)[0]) if len(data) == _COUNTER.size else None
+
+
 def replayed_steps(path: Path, since_s: float) -> int | None:
     """Steps that the fast-forward of this attempt has done; None while there is none.
 
@@ -336,12 +336,11 @@ def replayed_steps(path: Path, since_s: float) -> int | None:
         since_s: unix time at which the attempt began.
     """
     try:
-        data = path.read_bytes()
         # Writing to a mapped file does not update its time, which is that of the mapping or later.
-        fresh = path.stat().st_mtime >= since_s - 1.0
+        is_fresh = path.stat().st_mtime >= since_s - 1.0
     except OSError:
         return None
-    return int(_COUNTER.unpack(data)[0]) if fresh and len(data) == _COUNTER.size else None
+    return read_count(path) if is_fresh else None
 
 
 def describe_replay(done: int, target: int, elapsed_s: float) -> str:

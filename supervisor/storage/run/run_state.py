@@ -26,8 +26,10 @@ from supervisor import version
 from supervisor.masking import mask_command
 from supervisor.ranks import RankLaunch
 from supervisor.records import WorkerOrder, plain
-from supervisor.storage.files.json_files import load_record, parse_json, save_record
+from supervisor.storage.files.json_files import load_record, parse_json
 from supervisor.storage.files.kept_writes import KEPT
+from supervisor.storage.files.private_files import write_json
+from supervisor.storage.run.lease import Holder, lives
 from supervisor.storage.run.rundir import RunDirectory
 
 NEWEST_TRIED = {"python": (3, 13), "torch": (2, 14)}
@@ -211,14 +213,8 @@ def is_run(path: Path | str) -> bool:
 
 def has_live_parent(state: RunState) -> bool:
     """Whether the process that supervises the run still lives; False for one on another host."""
-    if state.state != "running" or state.host != socket.gethostname() or state.pid <= 0:
-        return False
-    try:
-        process = psutil.Process(state.pid)
-        made = process.create_time()
-        return abs(made - state.pid_created) < 1.0 and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.Error:
-        return False
+    is_here = state.state == "running" and state.host == socket.gethostname() and state.pid > 0
+    return is_here and lives(Holder(pid=state.pid, pid_created=state.pid_created))
 
 
 def utc_now() -> str:
@@ -232,7 +228,7 @@ def save_order(rundir: RunDirectory, order: WorkerOrder) -> None:
     Raises:
         OSError: the disk refuses.
     """
-    save_record(rundir.order(order.attempt), order)
+    write_json(rundir.order(order.attempt), order, durable=True)
 
 
 def load_order(rundir: RunDirectory, attempt: int) -> WorkerOrder:

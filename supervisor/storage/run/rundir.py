@@ -194,13 +194,13 @@ class RunDirectory:
         return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(self.root))
 
 
-def new_run_directory(name: str, folder: Path = Path("runs")) -> Path:
-    """Creates `folder/name-TIME`, with a number behind it if taken: launches never share one.
+def new_run_directory(name: str) -> Path:
+    """Creates `runs/NAME-TIME`, with a number behind it if taken: launches never share one.
 
     Raises:
         UsageError: it cannot be made.
     """
-    path = folder / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    path = Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
     try:
         path.parent.mkdir(mode=0o700, exist_ok=True)
         number, free = 1, path

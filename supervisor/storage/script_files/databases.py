@@ -17,7 +17,8 @@ from typing import Any
 
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.script_files.file_lists import CompleteList
-from supervisor.storage.script_files.set_aside import COPIED_BYTES, SetAside, copy_private
+from supervisor.storage.script_files.kept_versions import COPIED_BYTES, copy_private
+from supervisor.storage.script_files.set_aside import SetAside
 
 SQLITE = ("", "-journal", "-wal", "-shm")
 """What the names of one SQLite database end with; the last one is memory that its users share."""

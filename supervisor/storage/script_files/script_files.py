@@ -23,7 +23,7 @@ from supervisor.storage.script_files.file_lists import (
     read_other_ranks,
     unseen_files,
 )
-from supervisor.storage.script_files.set_aside import (
+from supervisor.storage.script_files.kept_versions import (
     Change,
     KeptVersions,
     Loss,

@@ -21,6 +21,7 @@ from supervisor.storage.steps.flight_reader import FlightReader
 ENTRY = struct.Struct("<Qd")
 _ROWS_AT_ONCE = 65536
 """Rows that are read together: 17 MB."""
+WINDOW_STEPS = 64
 
 
 def rates_path(path: Path) -> Path:
@@ -28,31 +29,46 @@ def rates_path(path: Path) -> Path:
     return path.with_name(path.name + ".rates")
 
 
-class AppliedRates:
-    """Appends factors; the file is made with the first of them. One writer a file.
+def own_times_path(path: Path) -> Path:
+    """Where the times of the flight recorder at `path` are."""
+    return path.with_name(path.name + ".own")
 
-    Args:
-        path: of the flight recorder.
-    """
+
+class Entries:
+    """Appends entries; the file is made with the first of them. One writer a file."""
 
     def __init__(self, path: Path) -> None:
-        self._path = rates_path(path)
+        self._path = path
         self._fd = -1
 
-    def append(self, row: int, factor: float) -> None:
-        """Stores the factor of a row; on a full disk it is dropped."""
+    def append(self, number: int, value: float) -> None:
+        """Stores one entry; on a full disk it is dropped."""
         with contextlib.suppress(OSError):
             if self._fd < 0:
                 flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
                 self._fd = os.open(self._path, flags, 0o600)
                 size = os.fstat(self._fd).st_size
                 os.ftruncate(self._fd, size - size % ENTRY.size)
-            os.write(self._fd, ENTRY.pack(row, factor))
+            os.write(self._fd, ENTRY.pack(number, value))
 
     def close(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+class AppliedRates(Entries):
+    """Of the flight recorder at `path`: row, and its factor."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(rates_path(path))
+
+
+class OwnTimes(Entries):
+    """Of the flight recorder at `path`: a window's first step, and its median in seconds."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(own_times_path(path))
 
 
 def read_rates(path: Path) -> dict[int, float]:
@@ -61,8 +77,22 @@ def read_rates(path: Path) -> dict[int, float]:
     Raises:
         OSError: the file is there and cannot be read.
     """
+    return _read(rates_path(path))
+
+
+def read_own_times(path: Path) -> dict[int, float]:
+    """Returns first step → median of the flight recorder at `path`, in the order of steps; of a
+    window that was repeated, the last time. Empty where nothing was written.
+
+    Raises:
+        OSError: the file is there and cannot be read.
+    """
+    return dict(sorted(_read(own_times_path(path)).items()))
+
+
+def _read(path: Path) -> dict[int, float]:
     try:
-        data = rates_path(path).read_bytes()
+        data = path.read_bytes()
     except FileNotFoundError:
         return {}
     return dict(ENTRY.iter_unpack(data[: len(data) - len(data) % ENTRY.size]))
@@ -101,49 +131,3 @@ def _steps(path: Path) -> Iterator[tuple[int, int]]:
         for start in range(0, reader.rows(), _ROWS_AT_ONCE):
             steps = reader.read(start, start + _ROWS_AT_ONCE)["step"].tolist()
             yield from enumerate(steps, start)
-
-
-WINDOW_STEPS = 64
-
-_ENTRY = struct.Struct("<Qd")
-
-
-def own_times_path(path: Path) -> Path:
-    """Where they are for the flight recorder at `path`."""
-    return path.with_name(path.name + ".own")
-
-
-class OwnTimes:
-    """Appends windows; the file is made with the first of them. One writer a file.
-
-    Args:
-        path: of the flight recorder.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = own_times_path(path)
-
-    def append(self, first_step: int, median_s: float) -> None:
-        """Stores one window; on a full disk it is dropped."""
-        with contextlib.suppress(OSError):
-            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-            fd = os.open(self._path, flags, 0o600)
-            try:
-                os.write(fd, _ENTRY.pack(first_step, median_s))
-            finally:
-                os.close(fd)
-
-
-def read_own_times(path: Path) -> dict[int, float]:
-    """Returns first step → median of the flight recorder at `path`, in the order of steps; of a
-    window that was repeated, the last time. Empty where nothing was written.
-
-    Raises:
-        OSError: the file is there and cannot be read.
-    """
-    try:
-        data = own_times_path(path).read_bytes()
-    except FileNotFoundError:
-        return {}
-    whole = data[: len(data) - len(data) % _ENTRY.size]
-    return dict(sorted(dict(_ENTRY.iter_unpack(whole)).items()))

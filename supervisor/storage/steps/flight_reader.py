@@ -128,13 +128,9 @@ class FlightReader:
 
     def names(self) -> list[str]:
         """Returns the names of the 16 observed slots; ``observed_<slot>`` where there is none."""
-        known = self._known_names()
+        known = self.known_names()
         unknown = [f"observed_{slot}" for slot in range(len(known), OBSERVED_SLOTS)]
         return known[:OBSERVED_SLOTS] + unknown
-
-    def known_names(self) -> list[str]:
-        """Returns slot → name, as far as names are known."""
-        return self._known_names()
 
     def more_chunks(self, stop: int) -> Iterator[np.ndarray]:
         """Yields the values beyond a row's slots, as arrays of `ENTRY_DTYPE` by row."""
@@ -144,10 +140,11 @@ class FlightReader:
         """Returns (row, name, value) of the values beyond a row's slots, by row."""
         stop = self.rows() if stop is None else stop
         found = read_more(self.path, max(start, 0), stop)
-        names = dict(enumerate(self._known_names())) if found else {}
+        names = dict(enumerate(self.known_names())) if found else {}
         return [(row, names.get(slot, f"observed_{slot}"), value) for row, slot, value in found]
 
-    def _known_names(self) -> list[str]:
+    def known_names(self) -> list[str]:
+        """Returns slot → name, as far as names are known."""
         try:
             return [str(name) for name in parse_json(columns_path(self.path).read_bytes())]
         except (OSError, ValueError, TypeError, RecursionError):

@@ -217,15 +217,6 @@ class Checkpointer:
                     return Snapshot(step=saved, state=state, extras={"pipeline_step": saved})
         return None
 
-    def read_back(self, step: int) -> dict[str, Any]:
-        """Returns the state saved at `step`, verified; waits until it is on disk.
-
-        Raises:
-            CheckpointError: it is not there, or damaged.
-        """
-        self._wait_idle()
-        return self._writer.read(step)
-
     def _hand_over(
         self,
         captured: CapturedCheckpoint,

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from supervisor.actions.base import ActionContext, ThrownAway
+from supervisor.actions.base import ActionContext
 from supervisor.actions.rollback import way_back
 from supervisor.errors import CheckpointError
 from supervisor.training_state.state import ROLLBACK_PARTS, is_finite
@@ -37,8 +37,6 @@ class PreTreatmentCheckpoint:
         self._run = worker_context.rundir.root
         self._warn = worker_context.warn
         self._kept_at = 0
-        self._kept_finite = False
-        self._thrown_at = 0
 
     def keep(self, context: ActionContext, name: str) -> int | None:
         """Called at a boundary, right before the action `name` is applied; see `ActionContext`.
@@ -48,8 +46,6 @@ class PreTreatmentCheckpoint:
         step = self._progress.steps_done
         if step == 0:
             return None
-        if name == "rollback":
-            self._thrown_at = 0
         if step != self._kept_at:
             try:
                 reason = self._begin(context, name, step)
@@ -59,14 +55,11 @@ class PreTreatmentCheckpoint:
                 self._warn(f"the state before {name} is not kept: {reason}")
                 return None
             self._kept_at = step
-        if name == "rollback" and self._kept_finite:
-            self._thrown_at = step
         return step
 
     def _begin(self, context: ActionContext, name: str, step: int) -> str:
         """Hands the state to the writer; returns why there is nothing to keep, or nothing."""
         state, meta, finite, bad = self._look(context)
-        self._kept_finite = finite
         reason = f"before {name}"
         if not finite:
             snapshot = way_back(context)
@@ -101,13 +94,6 @@ class PreTreatmentCheckpoint:
         if min(told) < 0:
             raise CheckpointError("the state of another rank cannot be had")
         return state, meta, min(told) == 1, bad or "the part of another rank"
-
-    def thrown_away(self) -> ThrownAway | None:
-        """What the last rollback threw away; None if there was none, or it was not finite."""
-        step = self._thrown_at
-        if not step:
-            return None
-        return ThrownAway(step, lambda: self._checkpointer.read_back(step))
 
 
 def overlaid(state: Mapping[str, Any], snapshot: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,6 @@ from supervisor.worker.corruption.limits import (
     Floor,
     Limits,
     Pair,
-    Root,
     Update,
     UpdateLog,
     floor_of,
@@ -159,38 +158,6 @@ _RECTIFIED = 5.01
 """RAdam's own line is 5; where it is nearly met, rounding decides."""
 
 
-class Adamax(OptimizerFamily):
-    """The maximum shrinks by `beta2` an update at most, so ``|m|`` is bounded by a multiple."""
-
-    keys = ("lr", "betas", "eps", "weight_decay")
-
-    def limits(self, log: UpdateLog) -> Limits | None:
-        averages = [Averages.of(*update.betas, log.rounding) for update in log.updates]
-        known = [one for one in averages if one is not None]
-        if not known or len(known) < len(averages):
-            return None
-        floors = {"exp_inf": floor_of((one.keep2 for one in known), known[0].lost)}
-        alone = Limits(weight=None, floors=floors, positive=frozenset(floors))
-        if any(one.keep1 >= one.keep2 for one in known):
-            return alone
-        constant = max(one.take1 / (1 - one.keep1 / one.keep2) for one in known)
-        slack = max((constant + 1) * one.lost / (1 - one.keep1) for one in known)
-        steps: list[tuple[Affine, float]] = []
-        for index, update in enumerate(log.updates):
-            beta1, _ = update.betas
-            eps, rate = update.number("eps"), update.number("lr")
-            if eps < log.rounding.smallest or rate < 0.0:
-                return alone
-            correction = 1 - beta1 ** log.counts(index)[0]
-            steps.append((Affine(rate * (constant + 2 * slack / eps) / correction), 0.0))
-        return Limits(
-            weight=drift(steps, log.rounding),
-            floors=floors,
-            positive=frozenset(floors),
-            pair=Pair("exp_avg", "exp_inf", constant, slack, is_root=False),
-        )
-
-
 class Adagrad(OptimizerFamily):
     """The root of the sum is never below the newest gradient."""
 
@@ -241,42 +208,3 @@ class RMSprop(OptimizerFamily):
             memory="momentum_buffer",
             memory_limit=memory if has_buffer else None,
         )
-
-
-class Adadelta(OptimizerFamily):
-    """How far it went lies in its own second average, as that is at the second look."""
-
-    keys = ("lr", "rho", "eps", "weight_decay")
-
-    def limits(self, log: UpdateLog) -> Limits | None:
-        averages = [Averages.of(0.0, u.number("rho"), log.rounding) for u in log.updates]
-        known = [one for one in averages if one is not None]
-        if not known or len(known) < len(averages):
-            return None
-        floor = floor_of((one.keep2 for one in known), known[0].lost)
-        floors = {"square_avg": floor, "acc_delta": floor}
-        rate = max(update.number("lr") for update in log.updates)
-        least = min(one.take2 for one in known) * floor.factor
-        weight, root = None, None
-        if least > 0.0 and min(update.number("lr") for update in log.updates) >= 0.0:
-            factor = rate * math.sqrt(len(known) / least)
-            lost = factor * math.sqrt(floor.slack + known[0].lost)
-            weight = drift([(Affine(), 0.0)] * len(known), log.rounding).plus(Affine(lost))
-            root = Root("acc_delta", factor * (1 + 0.05))
-        return Limits(weight=weight, root=root, floors=floors, positive=frozenset(floors))
-
-
-class Rprop(OptimizerFamily):
-    """Its own steps, which grow by a factor at most."""
-
-    keys = ("lr", "etas", "step_sizes")
-
-    def limits(self, log: UpdateLog) -> Limits | None:
-        step = Affine(of_memory=1.0) if log.has_memory else Affine(log.updates[0].number("lr"))
-        steps: list[tuple[Affine, float]] = []
-        for update in log.updates:
-            growth = float(update.settings["etas"][1])
-            step = step.times(max(1.0, growth) * (1 + 2 * log.rounding.unit))
-            step = step.plus(Affine(float(update.settings["step_sizes"][0])))
-            steps.append((step, 0.0))
-        return Limits(weight=drift(steps, log.rounding), memory="step_size")

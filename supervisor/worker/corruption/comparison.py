@@ -78,7 +78,7 @@ def reach(then: Entries, limits: Limits) -> torch.Tensor | None:
 
     It holds after each of the updates in between, too: every one of them only adds to it.
     """
-    if limits.weight is None or limits.root is not None:
+    if limits.weight is None:
         return None
     with outside_autograd():
         single = _single(then)
@@ -101,11 +101,6 @@ def _moved(then: Entries, now: Entries, limits: Limits, bound: Affine) -> Breach
     if moved.numel() == 0 or float(moved.max()) <= bound.constant:
         return None  # nearly always
     limit = _limit(then, limits.memory, bound)
-    if limits.root is not None:
-        root = now.get(limits.root.entry)
-        if root is None:
-            return None
-        limit = limit + root.clamp(min=0).sqrt() * limits.root.factor
     return _beyond(WEIGHT, "moved", moved - limit, limit)
 
 
@@ -127,9 +122,7 @@ def _limit(then: Entries, memory: str, bound: Affine) -> torch.Tensor:
 def _pair(entries: Entries, pair: Pair) -> Breach | None:
     if pair.first not in entries or pair.second not in entries:
         return None
-    second = entries[pair.second]
-    most = second.clamp(min=0)
-    most = (most.sqrt_() if pair.is_root else most).mul_(pair.constant).add_(pair.slack)
+    most = entries[pair.second].clamp(min=0).sqrt_().mul_(pair.constant).add_(pair.slack)
     return _beyond(pair.first, "pair", entries[pair.first].abs() - most * (1 + 1e-3), most)
 
 
@@ -243,21 +236,16 @@ class _Worst:
 
     def paired(self, cases: list[TensorCase]) -> None:
         there = [
-            case
+            (case, pair)
             for case in cases
             if (pair := case.limits.pair) and {pair.first, pair.second} <= case.now.keys()
         ]
-        for is_root in (True, False):
-            alike = [(c, p) for c in there if (p := c.limits.pair) and p.is_root is is_root]
-            if not alike:
-                continue
-            second = [case.now[pair.second] for case, pair in alike]
-            constants = [pair.constant for _, pair in alike]
-            most = torch._foreach_sqrt(second) if is_root else torch._foreach_abs(second)
-            torch._foreach_mul_(most, constants)
-            size = torch._foreach_abs([case.now[pair.first] for case, pair in alike])
+        if there:
+            most = torch._foreach_sqrt([case.now[pair.second] for case, pair in there])
+            torch._foreach_mul_(most, [pair.constant for _, pair in there])
+            size = torch._foreach_abs([case.now[pair.first] for case, pair in there])
             torch._foreach_sub_(size, most)
-            self._add([c for c, _ in alike], _largest(list(size)), [p.slack for _, p in alike])
+            self._add([c for c, _ in there], _largest(list(size)), [p.slack for _, p in there])
 
     def remembered(self, cases: list[TensorCase]) -> None:
         there = [c for c in cases if c.limits.memory_limit and c.limits.memory in c.now]

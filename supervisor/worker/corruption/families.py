@@ -8,15 +8,12 @@ from collections.abc import Sequence
 import torch
 
 from supervisor.worker.corruption.adaptive_families import (
-    Adadelta,
     Adagrad,
     Adam,
-    Adamax,
     ForeignAdam,
     NAdam,
     RAdam,
     RMSprop,
-    Rprop,
 )
 from supervisor.worker.corruption.limits import FIRST, LOST, Affine, Limits, Update, UpdateLog
 from supervisor.worker.corruption.optimizer_family import (
@@ -181,11 +178,8 @@ _TORCH: dict[type[torch.optim.Optimizer], OptimizerFamily] = {
     torch.optim.AdamW: Adam(),
     torch.optim.NAdam: NAdam(),
     torch.optim.RAdam: RAdam(),
-    torch.optim.Adamax: Adamax(),
     torch.optim.Adagrad: Adagrad(),
     torch.optim.RMSprop: RMSprop(),
-    torch.optim.Adadelta: Adadelta(),
-    torch.optim.Rprop: Rprop(),
     torch.optim.SGD: SGD(),
 }
 if hasattr(torch.optim, "Muon"):  # torch before 2.9

@@ -49,24 +49,12 @@ class Pair:
     """``|first| <= constant sqrt(second) + slack`` (Cauchy-Schwarz), at every look.
 
     It holds at the second look if it held at the first one, with this or a smaller constant.
-
-    Attributes:
-        is_root: of `second`; else it is taken as it is.
     """
 
     first: str
     second: str
     constant: float
     slack: float
-    is_root: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Root:
-    """``factor sqrt(entry)`` more, with the entry as at the second look."""
-
-    entry: str
-    factor: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +63,6 @@ class Limits:
 
     Attributes:
         weight: bounds the change of each element; None if nothing is known.
-        root: belongs to `weight`, if the family has it.
         memory: entry to which `Affine.of_memory` refers, empty if none.
         memory_limit: bounds the absolute value of that entry at the second look.
         floors: by entry.
@@ -84,7 +71,6 @@ class Limits:
     """
 
     weight: Affine | None
-    root: Root | None = None
     memory: str = ""
     memory_limit: Affine | None = None
     floors: Mapping[str, Floor] = field(default_factory=dict)

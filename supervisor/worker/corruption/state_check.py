@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import torch
 from torch.optim import Optimizer
 
-from supervisor.by_identity import IdentitySet
 from supervisor.training_state.registry import Registry
 from supervisor.training_state.snapshot import Snapshot
 from supervisor.training_state.tensors import outside_autograd
@@ -22,8 +20,7 @@ from supervisor.worker.corruption.bounded_tensors import (
 )
 from supervisor.worker.corruption.comparison import WEIGHT, Breach, breaches, suspects
 from supervisor.worker.corruption.corrupted_tensor import CorruptedTensor, claimed
-from supervisor.worker.corruption.statistics_check import StatisticsCheck
-from supervisor.worker.corruption.still_weights import StillWeights, UsualMoves, WeightAndCopy
+from supervisor.worker.corruption.still_weights import StillWeights
 from supervisor.worker.corruption.update_watch import UpdateWatch, WatchedOptimizer
 
 
@@ -38,13 +35,10 @@ class StateCheck:
         self._registry = registry
         self.watch = watch
         self._averages = AverageCheck()
-        self._statistics = StatisticsCheck(registry, watch.normalisation)
         self._still = StillWeights(registry)
-        self._usual = UsualMoves()
         # By address: model and parameter. Good for memory that was there at the look and has been
-        # held since: that of watched parameters and normalisations, and of `_unbounded`.
+        # held since: that of watched parameters.
         self._names: dict[int, tuple[str, str]] = {}
-        self._unbounded: IdentitySet[torch.Tensor] = IdentitySet()
 
     def checked(self, state: Mapping[str, Any]) -> None:
         """The snapshot of this boundary was taken: what follows is compared with it.
@@ -60,7 +54,6 @@ class StateCheck:
             for model, tensors in state["models"].items()
             for name, tensor in tensors.items()
         }
-        self._unbounded = IdentitySet(self.watch.unbounded())
 
     def compare(self, snapshot: Snapshot, step: int) -> list[CorruptedTensor]:
         """Called at a boundary.
@@ -87,34 +80,16 @@ class StateCheck:
                     Bounded.weight(tensor.parameter, tensor.case, is_sure=is_sure)
                     for tensor in tensors
                 ]
-            bounded += self._statistics.bounded(snapshot, self._names)
             found += self._averages.compare(snapshot, step - snapshot.step, bounded)
-            found += self._statistics.compare(snapshot, self._names)
             found += self._still.compare(snapshot)
         return found
-
-    def unusual(self, snapshot: Snapshot) -> list[str]:
-        """Returns what to warn of: moves of weights for which there is no bound.
-
-        Args:
-            snapshot: of the last look.
-        """
-        return self._usual.compare(
-            [
-                WeightAndCopy(f"{model}.{name}", parameter, kept)
-                for parameter in self.watch.unbounded()
-                if parameter in self._unbounded  # else its memory may have been another's
-                for model, name in [self._names.get(parameter.data_ptr(), ("", ""))]
-                if (kept := snapshot.state["models"].get(model, {}).get(name)) is not None
-            ]
-        )
 
     def _beyond(
         self, watched: WatchedOptimizer, tensors: list[BoundedTensor]
     ) -> list[CorruptedTensor]:
         by_case = {id(tensor.case): tensor for tensor in tensors}
-        found = [tensor.counter for tensor in tensors if tensor.counter is not None]
-        for suspect in suspects([tensor.case for tensor in tensors if tensor.counter is None]):
+        found: list[CorruptedTensor] = []
+        for suspect in suspects([tensor.case for tensor in tensors]):
             tensor, case = by_case[id(suspect)], suspect.on_one_device()
             beyond = breaches(case.then, case.now, case.limits)
             if watched.norms_are_finite:

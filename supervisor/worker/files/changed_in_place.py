@@ -13,7 +13,8 @@ import numpy as np
 from supervisor.storage.files.private_files import own_open, own_os_open
 from supervisor.storage.run.file_names import absolute
 from supervisor.storage.script_files.file_lists import open_for_writing
-from supervisor.storage.script_files.set_aside import COPIED_BYTES, Change, SetAside
+from supervisor.storage.script_files.kept_versions import COPIED_BYTES, Change
+from supervisor.storage.script_files.set_aside import SetAside
 
 HEADER_BYTES = 4096
 """Of a file that is mapped behind its header, as `numpy.save` writes them."""

@@ -21,7 +21,8 @@ from typing import TypeVar
 from supervisor.storage.files.private_files import own_link, own_os_open, own_unlink
 from supervisor.storage.script_files.file_lists import open_for_writing
 from supervisor.storage.script_files.files_at_target import FilesAtTarget, put_back_folder_times
-from supervisor.storage.script_files.set_aside import Change, copy_private, remove
+from supervisor.storage.script_files.kept_versions import Change, copy_private
+from supervisor.storage.script_files.set_aside import remove
 from supervisor.worker.files.replayed_files import ReplayedFiles, is_as_recorded
 
 _V = TypeVar("_V")

@@ -19,8 +19,9 @@ from typing import IO, Any
 from supervisor.storage.files.private_files import own_os_open, own_unlink
 from supervisor.storage.run.file_names import absolute
 from supervisor.storage.script_files.files_at_target import folder_times
+from supervisor.storage.script_files.kept_versions import COPIED_BYTES
 from supervisor.storage.script_files.script_files import ScriptFiles
-from supervisor.storage.script_files.set_aside import COPIED_BYTES, SetAside
+from supervisor.storage.script_files.set_aside import SetAside
 from supervisor.worker.files.changed_in_place import ChangedInPlace
 from supervisor.worker.files.written_files import WrittenFiles
 

@@ -20,7 +20,8 @@ import xxhash
 from supervisor.errors import ReplayError
 from supervisor.storage.files.private_files import own_os_open, write_json
 from supervisor.storage.run.file_names import absolute
-from supervisor.storage.script_files.set_aside import COPIED_BYTES, SetAside
+from supervisor.storage.script_files.kept_versions import COPIED_BYTES
+from supervisor.storage.script_files.set_aside import SetAside
 from supervisor.storage.steps.replay_log import EntryKind, ReplayLogWriter
 from supervisor.storage.steps.replay_log_reader import ReplayLogReader
 

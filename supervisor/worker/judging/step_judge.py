@@ -222,26 +222,18 @@ class StepJudge(Part):
             return False
         for error in judgement.errors:
             self._warn(f"detector {error}")
-        if judgement.needless_rollback:
-            why = judgement.needless_rollback
-            found = StateFound(step=record.step, found=Found.ANOTHER_LEVEL, detail=why)
-            self._journal.write(found)
-        if judgement.trial is not None:
-            changed = judgement.trial is TrialAnswer.CHANGED
-            what, why = Found.ANOTHER_LEVEL if changed else Found.TRIAL_STEP, judgement.trial_says
-            self._journal.write(StateFound(step=record.step, found=what, detail=why))
-        if judgement.other_data:
-            why = judgement.other_data
-            self._journal.write(StateFound(step=record.step, found=Found.OTHER_DATA, detail=why))
-        if judgement.reinforcement:
-            why = judgement.reinforcement
-            self._journal.write(StateFound(step=record.step, found=Found.REINFORCEMENT, detail=why))
-        if judgement.rate_test:
-            why = judgement.rate_test
-            self._journal.write(StateFound(step=record.step, found=Found.RATE_TEST, detail=why))
-        if judgement.script_change:
-            why = judgement.script_change
-            self._journal.write(StateFound(step=record.step, found=Found.SCRIPT_CHANGE, detail=why))
+        is_changed = judgement.trial is TrialAnswer.CHANGED
+        told = (
+            (Found.ANOTHER_LEVEL, judgement.needless_rollback),
+            (Found.ANOTHER_LEVEL if is_changed else Found.TRIAL_STEP, judgement.trial_says),
+            (Found.OTHER_DATA, judgement.other_data),
+            (Found.REINFORCEMENT, judgement.reinforcement),
+            (Found.RATE_TEST, judgement.rate_test),
+            (Found.SCRIPT_CHANGE, judgement.script_change),
+        )
+        for what, why in told:
+            if why:
+                self._journal.write(StateFound(step=record.step, found=what, detail=why))
         if judgement.alerts:
             self._alerts.tell(record, judgement.alerts)
         self._tell_risk(judgement)

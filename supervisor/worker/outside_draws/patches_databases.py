@@ -16,7 +16,7 @@ from supervisor.storage.script_files.databases import (
     SQLITE,
     Databases,
 )
-from supervisor.storage.script_files.set_aside import COPIED_BYTES
+from supervisor.storage.script_files.kept_versions import COPIED_BYTES
 from supervisor.worker.core.call_state import CallState
 from supervisor.worker.core.module_arrival import ModuleArrival
 

@@ -76,8 +76,6 @@ class Lender:
             snapshots=self._snapshots,
             recent_grad_norms=self._health.recent_grad_norms,
             keep_state=self._pre_treatment.keep,
-            thrown_away=self._pre_treatment.thrown_away,
-            put_back_held=self._healing.put_back_held,
             save_checkpoint=schedule.ask_for_checkpoint,
             request_restart=schedule.ask_for_restart,
             request_stop=schedule.ask_for_stop,
@@ -193,6 +191,7 @@ class ActionRunner:
         action = self._actions.get(name)
         if action is None:
             self._warn(f"policy: unknown action '{name}': left out")
+            self._pipeline.settle(ActionResult(name=name, applied=False, detail="unknown"))
             return False
         if action.moment == "boundary":
             self.pending.append(Pending(action, decision, undo))
@@ -277,14 +276,6 @@ class Healing:
         healed = self._held.heal(user_frames())
         if healed:
             self._warn(f"variables that were not finite were zeroed: {', '.join(healed)}")
-
-    def put_back_held(self, saved: Mapping[str, Any]) -> None:
-        """The newer weights are back after a rollback: so is what belongs to them.
-
-        Args:
-            saved: ``held`` of their checkpoint.
-        """
-        self._held.put_back_lasting(saved)
 
     def after_skip(self) -> None:
         """An update was left out; its forward may have brought NaN into running statistics."""

@@ -56,16 +56,6 @@ def test_steps_that_rollbacks_threw_away_are_lost_once() -> None:
     assert goodput.useful_s() == 30.0 - 20.0  # steps 6 to 25
 
 
-def test_a_rollback_that_was_taken_back_costs_the_steps_since() -> None:
-    goodput = Goodput()
-
-    goodput.stepped(steps(*range(30)))
-    goodput.saw(rollback(before=21, source=20, target=10))
-    goodput.saw(action("reinstate", step=24, fields={"kept_step": 21}))
-
-    assert goodput.useful_s() == 30.0 - 4.0  # steps 21 to 24
-
-
 def test_stalls_within_steps_are_no_training() -> None:
     goodput = Goodput()
 

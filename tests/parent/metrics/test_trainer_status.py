@@ -104,7 +104,7 @@ def metrics_of(status: dict[str, Any]) -> dict[str, str]:
 
 def test_a_run_is_told_with_its_progress_and_its_end(tmp_path: Path, trainer: Trainer) -> None:
     metrics = Metrics(spec := spec_of(tmp_path), spec.settings)
-    metrics._status._every_s = 0.01  # type: ignore[union-attr]
+    metrics._reporters[-1]._every_s = 0.01
     record = StepRecord(
         step=249, loss=2.5, loss_seen=True, step_time_s=0.2, observed={"total_steps": 1000.0}
     )

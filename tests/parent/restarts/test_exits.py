@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from supervisor.codes import ExitSign
+from supervisor.parent.process.signals import signal_name
+from supervisor.parent.restarts.blame import judge_group
 from supervisor.parent.restarts.exits import (
     ProcessEnding,
     classify,
     failure_key,
-    judge_group,
-    signal_name,
 )
 from supervisor.parent.watching.collective_records import SilentRank
 from supervisor.records import ExitCause

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.parent.restarts.failures_seen import NEWEST, failures_seen
+from supervisor.parent.restarts.starting_point import NEWEST, failures_seen
 from supervisor.storage.journal.events import parse_event
 
 

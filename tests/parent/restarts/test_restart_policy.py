@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from supervisor.codes import ExitSign, OutsideCause
-from supervisor.parent.restarts.exits import OUTSIDE
+from supervisor.parent.restarts.failure_signs import OUTSIDE
 from supervisor.parent.restarts.restart_policy import Backoff, RestartPolicy
 from supervisor.records import ExitCause, WorkerExit
 from supervisor.settings import RestartSettings
@@ -71,8 +71,8 @@ def test_the_same_failure_is_retried_then_skipped_then_final() -> None:
     bad = crash(40, ExitCause.EXCEPTION, "bad image")
     first, second, third = (restarts.decide(bad) for _ in range(3))
 
-    assert (first.again, first.skip_steps) == (True, ())
-    assert (second.again, second.skip_steps) == (True, (40, 41))
+    assert (first.again, first.order.skip_steps) == (True, ())
+    assert (second.again, second.order.skip_steps) == (True, (40, 41))
     assert not third.again
     assert third.reason == (
         "the same failure 3 times after step 40, the last without its data: bad image"
@@ -101,7 +101,7 @@ def test_what_comes_twice_at_one_step_from_outside_costs_no_data(from_outside: W
 
     verdicts = [restarts.decide(from_outside) for _ in range(3)]
 
-    assert [verdict.skip_steps for verdict in verdicts] == [(), (), ()]
+    assert [verdict.order.skip_steps for verdict in verdicts] == [(), (), ()]
     (evidence,) = from_outside.evidence
     assert verdicts[-1].reason == f"the same failure 3 times after step 40: {evidence}"
 
@@ -116,7 +116,7 @@ def test_what_may_be_mended_from_outside_is_tried_up_to_the_crash_limit(
     verdicts = [restarts.decide(failed) for _ in range(5)]
 
     assert [verdict.again for verdict in verdicts] == [True, True, True, True, False]
-    assert all(verdict.skip_steps == () for verdict in verdicts)
+    assert all(verdict.order.skip_steps == () for verdict in verdicts)
     assert verdicts[-1].reason.endswith(f"the last: it failed ({OUTSIDE[outside]})")
 
 
@@ -125,7 +125,7 @@ def test_a_failure_before_the_first_step_has_no_data_to_leave_out() -> None:
 
     verdicts = [restarts.decide(crash(None, evidence="no such data set")) for _ in range(3)]
 
-    assert [verdict.skip_steps for verdict in verdicts] == [(), (), ()]
+    assert [verdict.order.skip_steps for verdict in verdicts] == [(), (), ()]
     assert verdicts[-1].reason == (
         "the same failure 3 times before the first step: no such data set"
     )
@@ -136,7 +136,7 @@ def test_different_failures_at_one_step_are_not_the_same() -> None:
 
     restarts.decide(crash(40, evidence="bad image"))
 
-    assert restarts.decide(crash(40, evidence="no route to host")).skip_steps == ()
+    assert restarts.decide(crash(40, evidence="no route to host")).order.skip_steps == ()
 
 
 def test_numerical_trouble_starts_from_the_stable_checkpoint_more_and_more_carefully() -> None:
@@ -145,15 +145,15 @@ def test_numerical_trouble_starts_from_the_stable_checkpoint_more_and_more_caref
     first = restarts.decide(crash(10, ExitCause.NONFINITE))
     second = restarts.decide(crash(12, ExitCause.NONFINITE))
 
-    assert (first.start, first.lr_factor, first.careful_steps) == ("stable", 0.5, 50)
-    assert (second.start, second.lr_factor, second.fp32) == ("stable", 0.25, True)
-    assert first.fp32 is False
+    assert (first.start, first.order.lr_factor, first.order.careful_steps) == ("stable", 0.5, 50)
+    assert (second.start, second.order.lr_factor, second.order.fp32) == ("stable", 0.25, True)
+    assert first.order.fp32 is False
 
 
 def test_an_exception_at_high_risk_counts_as_numerical_trouble() -> None:
     verdict = policy().decide(crash(10, ExitCause.EXCEPTION), risky=True)
 
-    assert (verdict.start, verdict.lr_factor) == ("stable", 0.5)
+    assert (verdict.start, verdict.order.lr_factor) == ("stable", 0.5)
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,11 @@ def test_a_death_from_outside_at_high_risk_changes_nothing_in_the_training(
 ) -> None:
     verdict = policy().decide(crash(10, cause), risky=True)
 
-    assert (verdict.start, verdict.lr_factor, verdict.careful_steps) == ("stable", 1.0, 0)
+    assert (verdict.start, verdict.order.lr_factor, verdict.order.careful_steps) == (
+        "stable",
+        1.0,
+        0,
+    )
 
 
 def test_memory_that_ran_out_while_our_copies_were_held_is_not_charged_to_the_script() -> None:
@@ -173,11 +177,15 @@ def test_memory_that_ran_out_while_our_copies_were_held_is_not_charged_to_the_sc
 
     verdicts = [restarts.decide(out, copies=copies) for copies in (4, 1)]
 
-    assert [verdict.most_copies for verdict in verdicts] == [1, 0]
+    assert [verdict.order.most_copies for verdict in verdicts] == [1, 0]
     for verdict in verdicts:
         assert verdict.again
-        assert (verdict.skip_steps, verdict.batch_factor, verdict.lr_factor) == ((), 1.0, 1.0)
-        assert not verdict.checkpoint_activations
+        assert (verdict.order.skip_steps, verdict.order.batch_factor, verdict.order.lr_factor) == (
+            (),
+            1.0,
+            1.0,
+        )
+        assert not verdict.order.checkpoint_activations
     assert restarts.crashes == 0
 
 
@@ -188,14 +196,14 @@ def test_memory_that_ran_out_with_none_of_our_copies_is_treated_and_none_come_ag
 
     verdict = restarts.decide(out, copies=0)
 
-    assert (verdict.most_copies, verdict.checkpoint_activations) == (0, True)
+    assert (verdict.order.most_copies, verdict.order.checkpoint_activations) == (0, True)
 
 
 def test_a_failure_of_the_process_alone_changes_nothing_in_the_training() -> None:
     verdict = policy().decide(crash(10))
 
-    assert (verdict.start, verdict.lr_factor, verdict.fp32) == ("latest", 1.0, False)
-    assert (verdict.skip_steps, verdict.careful_steps) == ((), 0)
+    assert (verdict.start, verdict.order.lr_factor, verdict.order.fp32) == ("latest", 1.0, False)
+    assert (verdict.order.skip_steps, verdict.order.careful_steps) == ((), 0)
 
 
 def test_the_wait_doubles_up_to_its_limit() -> None:
@@ -245,9 +253,9 @@ def test_skipped_steps_are_kept_and_factors_stay_in_range(
         verdict = restarts.decide(crash(step, cause), risky=risky)
 
         if verdict.again:
-            assert skipped <= set(verdict.skip_steps)
-            assert 0 < verdict.lr_factor <= 1
-            skipped = set(verdict.skip_steps)
+            assert skipped <= set(verdict.order.skip_steps)
+            assert 0 < verdict.order.lr_factor <= 1
+            skipped = set(verdict.order.skip_steps)
 
 
 def test_out_of_memory_halves_microbatches_four_times_before_it_counts() -> None:
@@ -258,7 +266,7 @@ def test_out_of_memory_halves_microbatches_four_times_before_it_counts() -> None
 
     verdicts = [restarts.decide(full) for _ in range(6)]
 
-    assert [v.batch_factor for v in verdicts[:5]] == [0.5, 0.25, 0.125, 0.0625, 0.0625]
+    assert [v.order.batch_factor for v in verdicts[:5]] == [0.5, 0.25, 0.125, 0.0625, 0.0625]
     assert [v.before_step for v in verdicts[:4]] == [12] * 4
     assert [v.again for v in verdicts] == [True] * 5 + [False]
 
@@ -276,8 +284,16 @@ def test_activations_are_computed_again_before_microbatches_shrink_and_stay_so()
     first = restarts.decide(full)
     second = restarts.decide(replace(full, offers_checkpointing=False))
 
-    assert (first.again, first.checkpoint_activations, first.batch_factor) == (True, True, 1.0)
-    assert (second.again, second.checkpoint_activations, second.batch_factor) == (True, True, 0.5)
+    assert (first.again, first.order.checkpoint_activations, first.order.batch_factor) == (
+        True,
+        True,
+        1.0,
+    )
+    assert (second.again, second.order.checkpoint_activations, second.order.batch_factor) == (
+        True,
+        True,
+        0.5,
+    )
 
 
 def test_a_script_that_cannot_split_its_batches_is_tried_as_after_any_crash() -> None:
@@ -286,7 +302,7 @@ def test_a_script_that_cannot_split_its_batches_is_tried_as_after_any_crash() ->
     verdicts = [restarts.decide(crash(11, ExitCause.OUT_OF_MEMORY, "OOM")) for _ in range(3)]
 
     assert [v.again for v in verdicts] == [True, True, False]
-    assert verdicts[1].skip_steps == (11, 12)
+    assert verdicts[1].order.skip_steps == (11, 12)
 
 
 def asked_for(step: int) -> WorkerExit:
@@ -300,8 +316,8 @@ def test_restarts_of_the_ladder_that_do_not_help_never_end_a_training_that_is_fi
     verdicts = [restarts.decide(asked_for(step), risky=True, finite=True) for step in (9, 12, 14)]
 
     assert [verdict.again for verdict in verdicts] == [True, True, True]
-    assert [verdict.resigned for verdict in verdicts] == [False, False, True]
-    assert verdicts[-1].lr_factor == 1.0
+    assert [verdict.order.resigned for verdict in verdicts] == [False, False, True]
+    assert verdicts[-1].order.lr_factor == 1.0
     assert verdicts[-1].start == "latest"
 
 
@@ -310,7 +326,7 @@ def test_what_follows_a_training_that_is_left_alone_leaves_it_alone_too() -> Non
     for step in (9, 12, 14):
         restarts.decide(asked_for(step), risky=True, finite=True)
 
-    assert restarts.decide(crash(20)).resigned
+    assert restarts.decide(crash(20)).order.resigned
 
 
 def test_restarts_of_the_ladder_end_a_training_that_stays_not_finite() -> None:

@@ -147,10 +147,10 @@ def test_a_long_fast_forward_says_how_far_it_is(
     assert "supervisor: fast-forwarding: 20 of 80 steps (25 %)" in capfd.readouterr().err
 
 
-def test_a_run_that_begins_again_without_its_input_is_not_completed(
+def test_a_run_that_begins_again_and_makes_no_step_is_not_completed(
     supervise: Callable[..., Ran],
 ) -> None:
     ran = supervise({"1": TRAINED, "2": SHORT, "3": SHORT, "4": [COMPLETED]})
 
     assert (ran.result.exit_code, ran.result.state) == (70, "gave_up")
-    assert "standard input was used up" in ran.of_kind("gave_up")[0]["reason"]
+    assert "ended without a step" in ran.of_kind("gave_up")[0]["reason"]

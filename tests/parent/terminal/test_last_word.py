@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.parent.terminal.last_word import ERROR_FILE, leave_last_word
-from supervisor.parent.terminal.outcome import Outcome, RunStateName
+from supervisor.parent.terminal.outcome import ERROR_FILE, Outcome, RunStateName, leave_last_word
 
 LINE = "given up at step 7: crash limit"
 

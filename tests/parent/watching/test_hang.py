@@ -24,7 +24,10 @@ def test_of_several_dumps_the_last_one_counts() -> None:
 
 
 def test_only_the_innermost_frames_are_shown() -> None:
-    assert main_thread_frames(DUMP, limit=1) == ("load (/home/me/train.py:12)",)
+    deep = DUMP + '  File "/home/me/train.py", line 50 in outer\n' * 9
+
+    assert len(main_thread_frames(deep)) == 5
+    assert main_thread_frames(deep)[0] == "load (/home/me/train.py:12)"
 
 
 def test_nothing_dumped_is_nothing_shown() -> None:

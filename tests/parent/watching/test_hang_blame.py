@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from supervisor.parent.watching.collective_records import (
     SilentRank,
     find_hanging_rank,
-    read_collectives,
 )
 
 WAITS = ("all_reduce (/site/torch/distributed/distributed_c10d.py:3252)",)
@@ -46,12 +43,3 @@ def test_the_rank_that_the_others_wait_for_is_found(name: str) -> None:
 
     assert found == expected
     assert why in told
-
-
-def test_a_count_that_is_not_there_is_unknown(tmp_path: Path) -> None:
-    path = tmp_path / "rank_0.collectives"
-    assert read_collectives(path) is None
-    path.write_bytes(bytes(8))
-    assert read_collectives(path) is None
-    path.write_bytes((5).to_bytes(8, "little"))
-    assert read_collectives(path) == 5

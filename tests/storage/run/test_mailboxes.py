@@ -17,6 +17,7 @@ from supervisor.storage.run.mailboxes import (
     RankStatus,
     StepMailbox,
     describe_replay,
+    read_count,
     replayed_steps,
 )
 
@@ -130,6 +131,15 @@ def test_who_waits_for_one_rank_goes_on_when_another_has_given_up(tmp_path: Path
 )
 def test_a_line_says_how_far_and_how_long(done: int, target: int, expected: str) -> None:
     assert describe_replay(done, target, 10.0) == expected
+
+
+def test_a_count_that_is_not_there_is_unknown(tmp_path: Path) -> None:
+    path = tmp_path / "rank_0.collectives"
+    assert read_count(path) is None
+    path.write_bytes(b"torn")
+    assert read_count(path) is None
+    path.write_bytes((5).to_bytes(8, "little"))
+    assert read_count(path) == 5
 
 
 def test_the_counter_of_an_earlier_attempt_does_not_count(tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ def test_another_disk_leaves_the_file_where_it_is(
     def refuse(*_: object, **__: object) -> None:
         raise OSError(18, "Invalid cross-device link")
 
-    monkeypatch.setattr("supervisor.storage.script_files.set_aside.own_rename", refuse)
+    monkeypatch.setattr("supervisor.storage.script_files.kept_versions.own_rename", refuse)
     record, path = record_in(tmp_path), tmp_path / "a.pt"
     write(record, path, "1")
     began = record.begin_interval()

@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from supervisor.actions.base import carry_out
-from supervisor.actions.reinstate import Reinstate
 from supervisor.actions.reset_optimizer import ResetOptimizer
 from supervisor.actions.restart import Restart
 from supervisor.actions.rollback import Rollback
@@ -119,59 +118,6 @@ def test_where_it_is_not_finite_a_whole_state_with_the_weights_of_the_snapshot_i
     assert other.optimizer.param_groups[0]["lr"] == 0.5
     (saved,) = ward.events("checkpoint_saved")
     assert "with the weights of step 0" in saved["reason"]
-
-
-def test_a_rollback_is_taken_back_from_the_disk_to_the_bit(ward: Ward) -> None:
-    parts = ("models", "optimizers", "scalers", "tracked")
-    context = ward.scene.context
-    context.thrown_away = ward.pre_treatment.thrown_away
-    before = digest({part: context.state.capture()[part] for part in parts})
-    carry_out(Rollback(), context)
-    ward.scene.train(2)
-
-    result = carry_out(Reinstate(), context)
-
-    assert (result.applied, result.to_step) == (True, -1)
-    assert result.fields == {"from_step": STEPS + 2, "kept_step": STEPS}
-    assert digest({part: context.state.capture()[part] for part in parts}) == before
-    assert not any(parameter.grad.any() for parameter in ward.scene.model.parameters())
-
-
-def test_a_rollback_behind_another_treatment_of_its_boundary_is_the_one_taken_back(
-    ward: Ward,
-) -> None:
-    carry_out(ResetOptimizer(), ward.scene.context)
-    before = ward.pre_treatment.thrown_away()
-
-    carry_out(Rollback(), ward.scene.context)
-
-    kept = ward.pre_treatment.thrown_away()
-    assert before is None
-    assert kept is not None
-    assert kept.step == STEPS
-
-
-def test_a_state_that_was_not_finite_is_not_put_back(ward: Ward) -> None:
-    ward.scene.context.thrown_away = ward.pre_treatment.thrown_away
-    with torch.no_grad():
-        ward.scene.model[0].weight.fill_(torch.nan)
-    carry_out(Rollback(), ward.scene.context)
-
-    result = carry_out(Reinstate(), ward.scene.context)
-
-    assert not result.applied
-    assert "no rollback" in result.detail
-
-
-def test_what_the_disk_did_not_take_is_not_put_back(tmp_path: Path) -> None:
-    ward = Ward(tmp_path, room=100)
-    ward.scene.context.thrown_away = ward.pre_treatment.thrown_away
-    carry_out(Rollback(), ward.scene.context)
-
-    result = carry_out(Reinstate(), ward.scene.context)
-
-    assert not result.applied
-    assert "no checkpoint of step 25" in result.detail
 
 
 def test_one_boundary_keeps_one_state_that_of_before_its_first_treatment(ward: Ward) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.storage.script_files.databases import DBM, LMDB, LMDB_FOLDER, SQLITE
-from supervisor.storage.script_files.set_aside import COPIED_BYTES
+from supervisor.storage.script_files.kept_versions import COPIED_BYTES
 from supervisor.worker.outside_draws import patches_databases as patches
 
 
