@@ -33,12 +33,14 @@ IGNORED_FILES = re.compile(
 SALT = "0"
 """Of plain python's hashes: what a supervised script has by itself, else its sets differ."""
 
-_NAMED_ANEW = re.compile(r"\b(?=[a-z]*\d)[0-9a-z]{8,}\b|\d+")
+_NAMED_ANEW = re.compile(r"\b[0-9a-z]{8}\b|\b(?=[a-z]*\d)[0-9a-z]{8,}\b|\d+")
 KILLS, TRIES = 3, 4
 DURATION = re.compile(
     r"\d+(?:\.\d+)?(?:e-?\d+)? ?(?:ms|s|sec|seconds|it/s)\b|(?<=fps|sed)  +\| +\d+ +\|"
 )
 """Times in what is printed: no two runs have the same."""
+_BAR = re.compile(r"\d+/[\d?]+ \[[\d:?]+<|^[\s\x1b\[A]*$")
+"""A bar that shows progress is drawn again as time goes by."""
 
 
 @dataclass(frozen=True)
@@ -235,7 +237,7 @@ class Trial:
     def _lines(self, out: str) -> list[str]:
         """What was printed; nothing of several ranks, whose lines come in any order."""
         lines = out.splitlines() if self._script.ranks == 1 else []
-        return [DURATION.sub("#", line) for line in lines]
+        return [DURATION.sub("#", line) for line in lines if not _BAR.search(line)]
 
     def _path(self, top: Path) -> list[str]:
         return [str(top / self._script.path)] if self._script.path else []

@@ -87,6 +87,7 @@ class Recipe:
         kills: where each attempt is killed, as a share of the moments of an undisturbed run.
         fault: moment in torch at which it is killed instead of the first of `kills`; "" for none.
         every: steps from one checkpoint to the next.
+        given: how it is given its standard input: as a file, or by a pipe.
     """
 
     place: str = "module"
@@ -99,6 +100,7 @@ class Recipe:
     kills: tuple[float, ...] = (0.6,)
     fault: str = ""
     every: int = 4
+    given: str = "file"
 
 
 def random_recipe(chance: random.Random) -> Recipe:
@@ -119,6 +121,7 @@ def random_recipe(chance: random.Random) -> Recipe:
         kills=kills,
         fault=chance.choice(("", "", "", "forward", "backward", "update", "evaluation", "after")),
         every=chance.choice((1, 3, 4, 7)),
+        given=chance.choice(("file", "pipe")),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -71,31 +71,54 @@ def try_recipe(
     recipe: Recipe, client: WarmClient, folder: Path, *, healthy: bool = True
 ) -> Verdict:
     """Runs a program in folders of its own below `folder`, which is emptied first."""
+    return try_script(
+        text(recipe),
+        client,
+        folder,
+        kills=recipe.kills,
+        fault=recipe.fault,
+        every=recipe.every,
+        given=recipe.given,
+        healthy=healthy,
+    )
+
+
+def try_script(
+    script: str,
+    client: WarmClient,
+    folder: Path,
+    *,
+    kills: Sequence[float],
+    fault: str = "",
+    every: int = 4,
+    given: str = "file",
+    healthy: bool = True,
+) -> Verdict:
+    """The same for a script that raises the audit event "moment", with the words of `Recipe`."""
     shutil.rmtree(folder, ignore_errors=True)
-    script = text(recipe)
     count = folder / "moments.json"
     with _folder(folder, "plain", script) as work:
-        first = client.plain(work, "script.py", count_to=count)
+        first = client.plain(work, "script.py", count_to=count, given=given)
     if first.returncode != 0:
         return Verdict("", (), "", 0, broken=first.stderr[-500:])
     moments = json.loads(count.read_text())
     if len(moments) < LEAST_MOMENTS:
         return Verdict("", (), "", 0, broken="it does not train")
-    settings = [f"checkpoint.every_steps={recipe.every}"]
+    settings = [f"checkpoint.every_steps={every}"]
     watched = ""
     if healthy:
         with _folder(folder, "healthy", script) as work:
-            left = client.supervised(work, "script.py", settings=settings)
+            left = client.supervised(work, "script.py", settings=settings, given=given)
         watched = _difference(folder, "healthy", first, left, killed=False)
         told = [e["message"] for e in _events(folder, "healthy") if e["kind"] == "warning"]
         watched = "; ".join([watched, *told] if watched else told)
-    kills = [int(share * len(moments)) for share in recipe.kills]
-    if recipe.fault:
-        step = int(recipe.kills[0] * sum(m == "update" for m in moments))
-        fault = f"faults=[{{kind: sigkill, step: {step}, moment: {recipe.fault}}}]"
-        settings, kills = [*settings, fault], []
+    numbers = [int(share * len(moments)) for share in kills]
+    if fault:
+        step = int(kills[0] * sum(m == "update" for m in moments))
+        word = f"faults=[{{kind: sigkill, step: {step}, moment: {fault}}}]"
+        settings, numbers = [*settings, word], []
     with _folder(folder, "killed", script) as work:
-        left = client.supervised(work, "script.py", settings=settings, kills=kills)
+        left = client.supervised(work, "script.py", settings=settings, kills=numbers, given=given)
     return _verdict(folder, watched, _difference(folder, "killed", first, left, killed=True))
 
 

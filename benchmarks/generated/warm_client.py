@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,9 @@ SETTINGS = (
     "report.picture_every_steps=0",
     "checkpoint.background=false",  # the same checkpoint every time
 )
+WAYS = ("", "file", "pipe")
+"""By which a program is given its standard input; empty: nothing is there."""
+INPUT = "".join(f"{n % 97}\n" for n in range(8000)).encode()
 
 
 @dataclass(frozen=True)
@@ -65,10 +69,11 @@ class WarmClient:
     def is_alive(self) -> bool:
         return self._process.poll() is None
 
-    def plain(self, folder: Path, script: str, *, count_to: Path) -> Left:
-        """Runs a script as python would; `count_to`: where the names of its moments go."""
+    def plain(self, folder: Path, script: str, *, count_to: Path, given: str = "") -> Left:
+        """Runs a script as python would; `count_to`: where the names of its moments go; `given`: by
+        which way it is given its standard input, see `WAYS`."""
         out, errors = folder.with_suffix(".out"), folder.with_suffix(".err")
-        with open(out, "wb") as first, open(errors, "wb") as second:
+        with open(out, "wb") as first, open(errors, "wb") as second, _given(given):
             forked = self.fork(
                 {"program": script, "folder": str(folder), "count_to": str(count_to)},
                 first.fileno(),
@@ -85,6 +90,7 @@ class WarmClient:
         *,
         settings: Sequence[str],
         kills: Sequence[int] = (),
+        given: str = "",
     ) -> Left:
         """Runs a script under the outer loop of `supervisor run`, in this very process.
 
@@ -93,6 +99,7 @@ class WarmClient:
 
         Args:
             kills: numbers of moments; the first attempt is killed at the first of them, and so on.
+            given: by which way the script is given its standard input, see `WAYS`.
         """
         out, errors = folder.with_suffix(".out"), folder.with_suffix(".err")
         left = list(kills)
@@ -103,8 +110,8 @@ class WarmClient:
         ) -> _Forked:
             kill_at = left.pop(0) if left else None
             words = list(command[command.index("--run-dir") :])
-            given = {"arguments": words, "folder": str(folder), "kill_at": kill_at}
-            return self.fork({**given, "environment": cases}, stdout, stderr)
+            asked = {"arguments": words, "folder": str(folder), "kill_at": kill_at}
+            return self.fork({**asked, "environment": cases}, stdout, stderr)
 
         spec = LaunchSpec(
             kind="script",
@@ -114,7 +121,12 @@ class WarmClient:
             policy=load_policy("default", []),
             quiet=True,
         )
-        with open(out, "wb") as first, open(errors, "wb") as second, _in_folder(folder):
+        with (
+            open(out, "wb") as first,
+            open(errors, "wb") as second,
+            _in_folder(folder),
+            _given(given),
+        ):
 
             def pump(log: Any, *, line: Any) -> OutputPump:
                 return OutputPump(
@@ -134,7 +146,7 @@ class WarmClient:
         nothing = {"program": None, "kill_at": None, "count_to": None, "environment": {}}
         status, told = os.pipe()
         words = json.dumps({**nothing, **request}).encode()
-        socket.send_fds(self._socket, [words], [stdout, stderr, told])
+        socket.send_fds(self._socket, [words], [stdout, stderr, told, 0])
         os.close(told)
         return _Forked(status, self.pid)
 
@@ -161,6 +173,28 @@ class _Forked(GuardedProcess):
         if self._status >= 0:
             os.close(self._status)
         self._status = -1
+
+
+@contextlib.contextmanager
+def _given(way: str) -> Iterator[None]:
+    """Descriptor 0 of this process, as a shell would have it: a file, or a pipe."""
+    before = os.dup(0)
+    source, end = os.pipe() if way == "pipe" else (os.open(os.devnull, os.O_RDONLY), -1)
+    if way == "pipe":
+        os.write(end, INPUT)  # less than a pipe holds
+        os.close(end)
+    elif way == "file":
+        with tempfile.TemporaryFile() as file:
+            file.write(INPUT)
+            file.seek(0)
+            os.dup2(file.fileno(), source)
+    os.dup2(source, 0)
+    os.close(source)
+    try:
+        yield
+    finally:
+        os.dup2(before, 0)
+        os.close(before)
 
 
 @contextlib.contextmanager

@@ -1,8 +1,8 @@
 """``python -m benchmarks.generated.warm_process FD``: forks programs; has torch imported already.
 
 A process that imports torch costs two seconds, a fork a few milliseconds. Requests come as lines
-of JSON over a socket, with three descriptors each: standard output, standard error, and where to
-tell the process number and the end. Programs are run one at a time.
+of JSON over a socket, with four descriptors each: standard output, standard error, where to tell
+the process number and the end, and standard input. Programs are run one at a time.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ def main() -> int:
     worker.die_with_parent(os.getppid())
     import_what_programs_need()
     while True:
-        data, fds, _, _ = socket.recv_fds(there, 1 << 16, 3)
+        data, fds, _, _ = socket.recv_fds(there, 1 << 16, 4)
         if not data:
             return 0
         pid = os.fork()
         if pid == 0:
             there.close()
             _become(json.loads(data), fds)
-        for fd in fds[:2]:
+        for fd in (*fds[:2], fds[3]):
             os.close(fd)
         os.write(fds[2], f"pid {pid}\n".encode())
         _, status = os.waitpid(pid, 0)
@@ -67,8 +67,7 @@ def import_what_programs_need() -> None:
 def _become(request: dict[str, Any], fds: list[int]) -> None:
     os.setsid()
     os.chdir(request["folder"])
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    for source, target in ((nothing, 0), (fds[0], 1), (fds[1], 2)):
+    for source, target in ((fds[3], 0), (fds[0], 1), (fds[1], 2)):
         os.dup2(source, target)
     for fd in fds:
         os.close(fd)

@@ -22,11 +22,20 @@ def test_the_page_shows_the_results_that_are_kept() -> None:
     assert made in (DOCS / "foreign.md").read_text()
 
 
-def test_a_row_tells_versions_the_healthy_run_and_both_kills() -> None:
-    kills = (Kill("step 3", "exact", "same"), Kill("step 7", "start", "lines", "why"))
-    verdict = Verdict("one", "same", "same", kills, torch="2.13.0", versions={"timm": "1.0"})
+def test_libraries_of_which_every_kill_was_exact_share_a_row() -> None:
+    exact = (Kill("step 3", "exact", "same"), Kill("step 7", "exact", "same"))
+    other = (Kill("step 3", "exact", "same"), Kill("step 7", "start", "lines", "why"))
+    verdicts = [
+        Verdict(name, "same", "same", kills, versions={library: "1.0"})
+        for name, library, kills in (
+            ("one", "timm", exact),
+            ("two", "kornia", exact),
+            ("three", "wandb", other),
+        )
+    ]
 
-    lines = library_table([verdict]).splitlines()
+    lines = library_table(verdicts).splitlines()
 
-    assert lines[2] == "| one | timm 1.0; 2.13.0 | same | exact | from the start; other lines |"
-    assert lines[-1].endswith("2 kills, 1 exact and true, falsely called exact: none")
+    assert lines[2] == "| wandb | same | exact | from the start; other lines |"
+    assert lines[3] == "| kornia; timm | same | exact | exact |"
+    assert lines[-1].endswith("6 kills, 5 exact and true, falsely called exact: none")

@@ -31,6 +31,9 @@ WENT_WRONG = {
     "the order of an optimizer's state": Recipe(
         model="layers left out by chance", seed=2, kills=(0.77,)
     ),
+    "a run's description that is read again, and a shelf": Recipe(
+        parts=("run folder that describes itself", "shelf"), kills=(0.5, 0.8)
+    ),
 }
 
 

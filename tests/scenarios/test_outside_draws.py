@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.scenarios.runs import supervised, train_plainly
 
 SETTINGS = ("checkpoint.every_steps=6", "checkpoint.background=false", "report.enabled=false")
@@ -138,6 +140,7 @@ def test_databases_descriptors_children_and_names_are_those_of_plain_python(
 
 WORKERS = """
 import os, sys
+import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
@@ -150,20 +153,25 @@ class Noisy(Dataset):
     def __getitem__(self, i): return torch.full((4,), float(os.urandom(1)[0] % 8))
 
 
-model = torch.nn.Linear(4, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-for epoch in range(2):
-    for x in DataLoader(Noisy(), batch_size=8, num_workers=1, multiprocessing_context="fork"):
-        loss = model(x).pow(2).mean()
-        optimizer.zero_grad(); loss.backward(); optimizer.step()
-torch.save(model.state_dict(), sys.argv[-1])
+if __name__ == "__main__":
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    for epoch in range(2):
+        for x in DataLoader(Noisy(), batch_size=8, num_workers=1, multiprocessing_context="fork"):
+            loss = model(x).pow(2).mean()
+            optimizer.zero_grad(); loss.backward(); optimizer.step()
+    torch.save(model.state_dict(), sys.argv[-1])
 """
 
 
-def test_what_a_worker_of_a_loader_draws_makes_a_resume_approximate(tmp_path: Path) -> None:
-    ended = supervised(tmp_path, WORKERS, settings=SETTINGS, faults="[{kind: sigkill, step: 15}]")
+@pytest.mark.parametrize("way", ["fork", "forkserver"])
+def test_what_a_worker_of_a_loader_draws_makes_a_resume_approximate(
+    way: str, tmp_path: Path
+) -> None:
+    script = WORKERS.replace("fork", way)
+    ended = supervised(tmp_path, script, settings=SETTINGS, faults="[{kind: sigkill, step: 15}]")
 
     assert ended.returncode == 0, ended.stderr
     (resumed,) = ended.events("resumed")
     assert resumed["exactness"] == "approximate"
-    assert "script.py:12 draws from os.urandom in another process" in resumed["reason"]
+    assert "script.py:13 draws from os.urandom in another process" in resumed["reason"]

@@ -40,6 +40,7 @@ QUICK_STARTS = {
     "hydra_multi": "hydra-core",
     "hydra_run": "hydra-core",
     "keras_fit": "keras",
+    "ignite_engine": "pytorch-ignite zarr",
     "kornia_augment": "kornia",
     "lightly_simclr": "lightly",
     "lightning_callbacks": "lightning torchmetrics",

@@ -84,6 +84,11 @@ class Databases:
                         os.utime(part)  # an undo knows by its time what the replay has written
             self._hidden.add(name)
 
+    def made_again(self) -> set[str]:
+        """Returns the files that the statements of a replay have made; their times are others."""
+        parts = (path for path, name in self._parts.items() if name in self._hidden)
+        return {path for path in parts if os.path.lexists(path)}
+
     def settle(self, path: str) -> bool | None:
         """Asked at the target for a part that stands aside.
 

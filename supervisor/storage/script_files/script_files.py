@@ -5,9 +5,12 @@ The clock from which the system takes file times.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import stat
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
@@ -46,6 +49,12 @@ _lexists = os.path.lexists
 
 BEFORE = -1
 """The interval of files older than the run, or than the step that a replay reached."""
+
+
+_CLOCK_S = 0.05
+"""Times of files may be that much ahead of the clock from which the system takes them."""
+_SMALL = 64 << 10
+"""Bytes of a folder that is made again rather than kept, if it lies beside results."""
 
 
 class ScriptFiles:
@@ -237,9 +246,10 @@ class ScriptFiles:
     def results(self, *, with_data: bool = False) -> tuple[list[str], list[str]]:
         """Files and folders that the script made and that still exist.
 
-        All in such a folder counts, whoever wrote it, but for what other ranks have written: they
-        see to that themselves. Data that the script downloaded or prepared before training, and
-        read again, does so only `with_data`.
+        All in such a folder counts, whoever wrote it, but for sockets, which are their process's,
+        and for what other ranks have written: they see to that themselves. Data that the script
+        downloaded or prepared before training, and read again, does so only `with_data`: what lies
+        in a folder without results of the training.
         """
         others = self._other_ranks()
         theirs = others.files - self._made.keys()
@@ -251,10 +261,49 @@ class ScriptFiles:
             if not os.path.join(inner, "").startswith(seen_to):
                 here = (os.path.join(inner, name) for name in [*names, *links])
                 found.update({name: None for name in here if name not in theirs})
-        data = set() if with_data else self._read
+        data = set() if with_data else self._data(found)
         data |= {f for f in found if f in self.databases}
-        files = [f for f in found if f not in data and not os.path.isdir(f)]
+        files = [f for f in found if f not in data and not os.path.isdir(f) and not _is_socket(f)]
         return files + [f for f in found if os.path.islink(f) and os.path.isdir(f)], folders
+
+    def _data(self, found: Iterable[str]) -> set[str]:
+        """Returns what was made before the training and read again.
+
+        What was made with it in one folder, and not changed since, stays with it: libraries in C
+        write and read without being seen. The description of a run that lies above its results is
+        none, nor is a small folder beside them: a run of the same name must not be there yet.
+        """
+        began = min(self._began.values(), default=0.0)
+        beside = {
+            name
+            for name in {*found, *self.early}
+            if (name in self.early or name not in self._made) and _is_older(name, began)
+        }
+        holding: set[str] = set()
+        for name in self._made.keys() - self.early:
+            folder = os.path.dirname(name)
+            while folder in self._folders and folder not in holding:
+                holding.add(folder)
+                folder = os.path.dirname(folder)
+        roots = {name: self._folder_of(name, holding) for name in self._read | beside}
+        sizes: Counter[str] = Counter()
+        for name, root in roots.items():
+            sizes[root] += _size(name) if os.path.dirname(root) in holding else _SMALL
+        of_data = {roots[name] for name in self._read if sizes[roots[name]] >= _SMALL} - {""}
+        return {
+            name
+            for name, root in roots.items()
+            if root in of_data
+            or (name in self._read and not root and os.path.dirname(name) not in holding)
+        }
+
+    def _folder_of(self, name: str, holding: Collection[str]) -> str:
+        """The outermost folder around a file that the script made and that has no results of the
+        training; empty for none."""
+        found, folder = "", os.path.dirname(name)
+        while folder in self._folders and folder not in holding:
+            found, folder = folder, os.path.dirname(folder)
+        return found
 
     def folders(self) -> list[str]:
         """Those that the script made, the newest last."""
@@ -468,6 +517,24 @@ class ScriptFiles:
             change = self._versions.change_of(line, number)
             if change is not None:
                 self._changes.setdefault(line["changed"], {})[number] = change
+
+
+def _size(path: str) -> int:
+    with contextlib.suppress(OSError):
+        return os.lstat(path).st_size
+    return 0
+
+
+def _is_older(path: str, time: float) -> bool:
+    with contextlib.suppress(OSError):
+        return os.lstat(path).st_mtime <= time + _CLOCK_S
+    return False
+
+
+def _is_socket(path: str) -> bool:
+    with contextlib.suppress(OSError):
+        return stat.S_ISSOCK(os.lstat(path).st_mode)
+    return False
 
 
 def _none(names: Iterable[str]) -> dict[str, None]:

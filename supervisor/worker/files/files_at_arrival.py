@@ -144,6 +144,7 @@ class FilesAtArrival:
         restored, not_restored = self._restore(as_before)
         later: list[str] = list(restored & self._aside.stored.keys())
         known = {*as_before, *mapped, *self._replay.nameless.still_open()}
+        known |= self._record.databases.made_again()
         self._copy_from_other_names(recorded or {})
         whole = self._names.keys(recorded or {})
         self._bring_recorded_back(whole, known)

@@ -175,6 +175,9 @@ class ReplayedFiles:
         aside."""
         for folder in sorted(self._to_fold, key=len, reverse=True):
             with contextlib.suppress(OSError):  # something else is in it
+                for inner in os.scandir(folder):
+                    if inner.is_dir(follow_symlinks=False) and not os.listdir(inner.path):
+                        self.aside.fold(inner.path)  # a hidden one, which nobody has noted
                 self.aside.fold(folder)
 
     def keeps(self, path: str | os.PathLike[str]) -> bool:

@@ -67,7 +67,7 @@ class OutsideDraws:
         self._writer: DrawsWriter | None = None
         self._path = Path()
         self._cut = 0
-        self._is_replay = self._is_off = False
+        self._is_replay = self._is_off = self._is_spawned = False
         self._is_ours = True
         self._depth: Depth | None = None
         self._pid = os.getpid()
@@ -91,7 +91,7 @@ class OutsideDraws:
             path: of the record.
             resumes: this attempt is to start from a checkpoint; else the record begins anew.
         """
-        self._path, self._pid = path, os.getpid()
+        self._path, self._pid = path.absolute(), os.getpid()
         self._thread = threading.get_ident()
         self._marker.unlink(missing_ok=True) if not resumes else None
         self._is_replay = resumes
@@ -104,6 +104,17 @@ class OutsideDraws:
         except OSError as error:
             self.lost = f"what the script draws from outside is not recorded: {error}"
         os.register_at_fork(after_in_child=self._in_child)
+
+    def watches_for(self, path: Path) -> None:
+        """Called in a process that the script has started anew, instead of `install`: what it draws
+        no resume can give again. `path` is that of the training's record."""
+        self._path = path
+        self._is_ours, self._is_off, self._is_spawned = False, True, True
+
+    @property
+    def path(self) -> Path:
+        """Of the record; without a name before `install`."""
+        return self._path
 
     def torch_arrives(self) -> None:
         """What is drawn from here on, until `session_begins`, is ours."""
@@ -270,7 +281,7 @@ class OutsideDraws:
 
     @property
     def _marker(self) -> Path:
-        """Where a process that the script has forked tells what it has drawn."""
+        """Where a process that the script has started tells what it has drawn."""
         return self._path.with_suffix(".outside_lost")
 
     def _read_index(self) -> None:
@@ -382,11 +393,14 @@ class OutsideDraws:
         return sum(kind == SITE and at < cut for kind, _, at in self._reader.entries())
 
     def _may_be_lost(self, what: str) -> None:
-        """A thread of the script's, or a process that it has forked, draws: nobody can say when it
+        """A thread of the script's, or a process that it has started, draws: nobody can say when it
         would draw in a replay."""
-        if self.lost or self._is_ours or self._depth is None or not self._depth_is_elsewhere():
+        is_elsewhere = self._is_spawned or (self._depth is not None and self._depth_is_elsewhere())
+        if self.lost or self._is_ours or not is_elsewhere:
             return
         frame = caller()
+        if self._is_spawned and is_at_import(frame, of_any=True):
+            return
         module = str(frame.f_globals.get("__name__", "")).partition(".")[0]
         said = line_of_script(frame)
         if module in OF_THE_PROCESS or not said:

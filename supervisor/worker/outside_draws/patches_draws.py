@@ -24,6 +24,8 @@ import types
 import uuid
 import warnings
 from collections.abc import Callable
+from multiprocessing import spawn
+from pathlib import Path
 from typing import Any
 
 from supervisor.worker.outside_draws.outside_draws import OUTSIDE, RUNNING
@@ -44,6 +46,7 @@ def watch_outside() -> None:
     _watch_calendar()
     _watch_datetime()
     _watch_numbers()
+    _watch_spawned_processes()
 
 
 _DEVICES = ("/dev/urandom", "/dev/random")
@@ -268,6 +271,46 @@ def _watch_numbers() -> None:
     multiprocessing.process.BaseProcess.start = start  # type: ignore[method-assign]
     for name in ("getsockname", "fileno"):
         _watch_socket(name)
+
+
+def _watch_spawned_processes() -> None:
+    """What `multiprocessing` starts by spawn or forkserver inherits no patch: it makes its own when
+    it reads how it is to begin."""
+    original = spawn.get_preparation_data
+
+    @functools.wraps(original)
+    def prepared(name: str) -> dict[str, Any]:
+        found: dict[str, Any] = original(name)
+        return {**found, "supervisor": _WatchesItself(OUTSIDE.path)} if OUTSIDE.path.name else found
+
+    spawn.get_preparation_data = prepared
+
+
+class _WatchesItself:
+    """Is pickled as a call of `watch_spawned`; a process that cannot import us begins without."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __reduce__(self) -> Any:
+        root = str(Path(__file__).parents[3])
+        said = f"""import sys
+sys.path.append({root!r})
+try:
+    from {__name__} import watch_spawned
+    watch_spawned({str(self._path)!r})
+except Exception:
+    pass
+finally:
+    sys.path.remove({root!r})"""
+        return exec, (said, {})
+
+
+def watch_spawned(path: str) -> None:
+    """Called in such a process as it begins; `path`: of the training's record."""
+    OUTSIDE.watches_for(Path(path))
+    _watch_entropy()
+    sys.addaudithook(_heard)
 
 
 def _watch_socket(name: str) -> None:

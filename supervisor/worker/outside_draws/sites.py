@@ -96,8 +96,9 @@ def line_of_script(frame: FrameType | None) -> str:
     return f"{os.path.basename(first.f_code.co_filename)}:{first.f_lineno}"
 
 
-def is_at_import(frame: FrameType | None) -> bool:
-    """Whether a module of Python's own, or one that torch brings, draws while it is imported.
+def is_at_import(frame: FrameType | None, *, of_any: bool = False) -> bool:
+    """Whether a module of Python's own, or one that torch brings, draws while it is imported; with
+    `of_any` one of any library.
 
     A process may have such a module before the script asks for it: that in which `supervisor
     explain` replays has torch already. What is recorded of it is given back where it is asked for.
@@ -112,7 +113,7 @@ def is_at_import(frame: FrameType | None) -> bool:
         is_torchs = is_torchs or _top(frame) == "torch"
         frame = frame.f_back
     of_python = first is not None and _top(first) in sys.stdlib_module_names
-    return is_imported and (is_torchs or of_python)
+    return is_imported and (of_any or is_torchs or of_python)
 
 
 def _top(frame: FrameType) -> str:

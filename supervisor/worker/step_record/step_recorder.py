@@ -33,7 +33,8 @@ MANY_BACKWARDS = 100
 
 NO_STEP_YET = (
     f"{MANY_BACKWARDS} backward passes and no step of a torch.optim.Optimizer yet: as long as none "
-    "steps, nothing is supervised. Optimizers that are not torch's (fastai's) are not seen"
+    "steps, nothing is supervised or saved, and after a kill the script begins anew. Optimizers "
+    "that are not torch's (keras', fastai's) and weights changed by hand are not seen"
 )
 
 GRAPHS_REPLAYED = (
@@ -98,6 +99,7 @@ class StepRecorder:
         self._update_controls = update_controls
         self._watch = changes.watch
         self._warn = context.warn
+        self._is_first_attempt = context.attempt == 1
         self._main_size = 0
         self._graphs_are_told = False
         self._left: list[tuple[weakref.ref[torch.Tensor], int]] = []
@@ -125,7 +127,7 @@ class StepRecorder:
                 probe.loss, probe.loss_seen = 0.0, False
         probe.backward_calls += 1
         if probe.backward_calls == MANY_BACKWARDS and not progress.steps_done:
-            self._warn(NO_STEP_YET, aloud=True)
+            self._warn(NO_STEP_YET, aloud=self._is_first_attempt)
 
     def backward_ended(self) -> None:
         """Called behind a backward while something waits on a device."""

@@ -39,7 +39,9 @@ def test_one_that_the_run_has_made_is_not_there_for_a_replay(tmp_path: Path) -> 
     databases.hide(aside)
 
     assert not path.exists()
+    assert databases.made_again() == set()
     _insert(path, 1)
+    assert databases.made_again() == {str(path)}
     assert databases.settle(str(path)) is True
     assert databases.not_as_they_were(with_weights=False) == []
     assert databases.not_as_they_were(with_weights=True) == [str(path)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import tempfile
 import time
 from pathlib import Path
@@ -132,6 +133,57 @@ def test_results_are_what_the_script_made_but_not_the_data_that_it_prepared(
 
     assert sorted(files) == [str(out / "by_c.h5"), str(out / "hparams.yaml")]
     assert folders == [str(out)]
+
+
+def test_the_description_of_a_run_in_the_folder_of_its_results_is_no_data(tmp_path: Path) -> None:
+    early = record_in(tmp_path, training=False)
+    data, run, beside = (tmp_path / "made" / name for name in ("data", "5567c4", "default"))
+    for folder in (tmp_path / "made", data, run, beside, run / "metrics"):
+        early.makes_folder(str(folder))
+        folder.mkdir()
+    for path in (data / "rows.npy", run / "meta.yaml", beside / "meta.yaml"):
+        write(early, path, "x" * (100_000 if path.parent == data else 1))
+        early.reads(str(path))
+
+    assert record_in(tmp_path).results()[0] == []
+    write(record_in(tmp_path), run / "metrics" / "loss", "1")
+
+    results = [run / "meta.yaml", beside / "meta.yaml", run / "metrics" / "loss"]
+    assert record_in(tmp_path).results()[0] == [str(path) for path in results]
+
+
+def test_what_was_made_in_one_folder_with_data_stays_with_it(tmp_path: Path) -> None:
+    early = record_in(tmp_path, training=False)
+    model, inner, logs = tmp_path / "encoder", tmp_path / "encoder" / "pooling", tmp_path / "logs"
+    for folder in (model, inner, logs):
+        early.makes_folder(str(folder))
+        folder.mkdir()
+    written = (model / "config.json", inner / "model.safetensors", inner / "events")
+    for path in (*written, logs / "hparams.yaml"):
+        write(early, path, "x")
+    (model / "by_rust.bin").write_text("written by a library")
+    early.reads(str(model / "config.json"))  # the weights are read by a library in Rust
+    early.begin_interval()
+    (inner / "later.h5").write_text("written by a library")
+    for path in (inner / "later.h5", inner / "events"):  # written to in the training
+        os.utime(path, (2e9, 2e9))
+
+    found = record_in(tmp_path).results()[0]
+
+    results = [inner / "events", inner / "later.h5", logs / "hparams.yaml"]
+    assert sorted(found) == [str(path) for path in results]
+
+
+def test_a_socket_belongs_to_its_process_and_is_no_result(tmp_path: Path) -> None:
+    record, folder = record_in(tmp_path), tmp_path / "server"
+    record.makes_folder(str(folder))
+    folder.mkdir()
+
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(os.path.relpath(folder / "listener"))  # a socket's path is short
+
+    assert (folder / "listener").exists()
+    assert record_in(tmp_path).results() == ([], [str(folder)])
 
 
 def test_a_folder_that_is_made_again_behind_a_checkpoint_is_a_new_one(tmp_path: Path) -> None:

@@ -119,6 +119,20 @@ def test_files_of_the_recorded_run_come_back_by_the_names_of_this_one(tmp_path: 
     assert record_of(tmp_path).results()[0] == [str(new / "parts" / "best.pt")]
 
 
+def test_a_hidden_empty_folder_does_not_keep_what_the_script_looks_for(tmp_path: Path) -> None:
+    record, runs = record_of(tmp_path), tmp_path / "runs"
+    record.makes_folder(str(runs))
+    (runs / ".trash").mkdir(parents=True)
+    interval, replayed = record.begin_interval(), replayed_in(tmp_path)
+
+    replayed.hide(interval, 0.0)
+    replayed.fold()
+    assert not runs.exists()
+    FilesAtArrival(replayed).settle()
+
+    assert (runs / ".trash").is_dir()
+
+
 def test_a_replay_that_arrived_is_not_undone(tmp_path: Path) -> None:
     new = tmp_path / "new.pt"
     replayed = replayed_in(tmp_path)

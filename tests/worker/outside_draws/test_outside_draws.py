@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from supervisor.worker.outside_draws.outside_draws import OutsideDraws
+
 BEGIN = """
 import copy, datetime, json, os, pickle, random, secrets, sys, threading, time, uuid
 from pathlib import Path
@@ -217,3 +219,15 @@ assert abs(datetime.datetime.now().timestamp() - time.time()) < 60
 """
 
     _attempt(tmp_path, script)
+
+
+def test_a_process_that_is_spawned_tells_what_it_draws(tmp_path: Path) -> None:
+    training, spawned = OutsideDraws(), OutsideDraws()
+    training.install(tmp_path / "rank_0.outside", resumes=False)
+    assert training.mark()["lost"] == ""
+
+    spawned.watches_for(training.path)
+    spawned.draw("os.urandom", lambda: b"1")
+
+    assert "draws from os.urandom in another process" in spawned.lost
+    assert training.mark()["lost"] == spawned.lost
