@@ -53,7 +53,7 @@ class HookedScript(Hooked):
     def _batch(self, original: Any) -> Any:
         def following(iterator: Any) -> Any:
             batch = original(iterator)
-            if self.watch.is_on:
+            if self.watch.is_on or self.watch.follows_loaders:
                 self.watch.batch(iterator, batch)
             return batch
 

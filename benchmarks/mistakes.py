@@ -38,8 +38,9 @@ Told = tuple[str, int, str, str]
 """Kind, step, message and place."""
 
 
-def alerts_of(script: Path, words: Sequence[str] = ()) -> list[Told]:
-    """Runs a script until the watch is over, or its own end, and returns what was told.
+def alerts_of(script: Path, words: Sequence[str] = (), *, category: str = "mistake") -> list[Told]:
+    """Runs a script until the watch is over, or its own end, and returns what was told, or asked
+    (`category` "question").
 
     Raises:
         Exception: what went wrong in the watch, or in the script.
@@ -54,7 +55,11 @@ def alerts_of(script: Path, words: Sequence[str] = ()) -> list[Told]:
         sys.argv = argv
     if run.errors:
         raise run.errors[0]
-    return [(one.kind, one.step, one.message, one.metadata["where"]) for one in run.alerts]
+    return [
+        (one.kind, one.step, one.message, one.metadata["where"])
+        for one in run.alerts
+        if one.category == category
+    ]
 
 
 def told_in_run(script: Path, words: Sequence[str] = (), *, ranks: int = 1) -> list[Told]:

@@ -7,6 +7,7 @@ import contextlib
 import hashlib
 import inspect
 import re
+import sys
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -59,12 +60,15 @@ class Hooked:
         self._main: Optimizer | None = None
         self.watch = MistakeWatch(
             MistakeSettings(enabled=is_enabled),
-            SeenSoFar(registry=self.registry, steps_done=lambda: self.steps),
+            SeenSoFar(
+                registry=self.registry,
+                steps_done=lambda: self.steps,
+                has_tensor_hooks=lambda: self.is_hooked,
+            ),
             SimpleNamespace(tell=self._tell),  # type: ignore[arg-type]
             tells=True,
             warn=lambda *_, **__: None,  # type: ignore[arg-type]
             breakers=lambda *_, **__: _Part(self.errors),  # type: ignore[arg-type]
-            has_tensor_hooks=lambda: self.is_hooked,
         )
 
     def _tell(self, record: StepRecord, alerts: tuple[Alert, ...]) -> None:
@@ -98,8 +102,11 @@ class Hooked:
                 setattr(owner, name, made(getattr(owner, name)))
             own = {inspect.getfile(cls) for cls in type(self).__mro__[:-1]}
             looked = lambda path: path not in own and is_users(path)  # noqa: E731
-            setattr(places, "is_users", looked)  # noqa: B010
-            stack.callback(setattr, places, "is_users", is_users)
+            before = set(sys.modules)  # what imports us is no part of the script
+            since = lambda: [m for name, m in list(sys.modules.items()) if name not in before]  # noqa: E731
+            for name, changed in (("is_users", looked), ("imported", since)):
+                stack.callback(setattr, places, name, getattr(places, name))
+                setattr(places, name, changed)
             stack.callback(optimizer.register_optimizer_step_pre_hook(self.before).remove)
             stack.callback(optimizer.register_optimizer_step_post_hook(self.after).remove)
             yield
@@ -123,7 +130,7 @@ class Hooked:
                 if watch.is_on:
                     watch.forward(module, args)
                 if watch.sleeps and not torch.is_grad_enabled():
-                    watch.evaluated(module)
+                    watch.evaluated(module, args)
                 return original(module, *args, **kwargs)
             finally:
                 watch.forward_ended()

@@ -156,7 +156,7 @@ class Live(TrainingHooks):
                 self.mistakes.forward(module, args)
             with_graph = torch.is_grad_enabled()
             if not with_graph and self.mistakes.sleeps:
-                self.mistakes.evaluated(module)
+                self.mistakes.evaluated(module, args)
             nodes = 0 if with_graph else graph_nodes()
             if self._compute.step == progress.steps_done:
                 call = functools.partial(self._compute.run, FORWARD, call)

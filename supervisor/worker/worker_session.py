@@ -93,7 +93,7 @@ class Session:
     def batch_found(self, iterator: Any, batch: Any) -> None:
         """A data loader's iterator hands out a batch, live or in a replay."""
         mistakes = self.mistakes
-        if mistakes.is_on and not self.call_state.replaying:
+        if (mistakes.is_on or mistakes.follows_loaders) and not self.call_state.replaying:
             with self.call_state.region():
                 mistakes.batch(iterator, batch)
 

@@ -93,7 +93,11 @@ class RunFeed:
             "tone": _tone(view),
             "ended": view.ended,
             "first_lines": [
-                *(f"Mistake in the script, step {one.step}: {one.message}" for one in mistakes),
+                *(
+                    f"Mistake in the script, step {one.step}: {one.message}"
+                    for one in mistakes
+                    if not one.is_question
+                ),
                 *view.first_lines,
             ],
             "attempt": view.attempt,

@@ -47,6 +47,7 @@ class ToldMistake:
 
     Attributes:
         where: ``file:line`` of the script, or the module or parameter.
+        is_question: the same facts may be meant; it is told in the report alone.
     """
 
     kind: str
@@ -54,13 +55,14 @@ class ToldMistake:
     where: str
     step: int | None
     mend: str
+    is_question: bool = False
 
 
 def find_mistakes(events: Sequence[AlertEvent]) -> tuple[ToldMistake, ...]:
     """Each kind once, in the order of time."""
     first: dict[str, AlertEvent] = {}
     for event in events:
-        if event.category == "mistake":
+        if event.category in ("mistake", "question"):
             first.setdefault(event.alert_kind, event)
     return tuple(
         ToldMistake(
@@ -69,6 +71,7 @@ def find_mistakes(events: Sequence[AlertEvent]) -> tuple[ToldMistake, ...]:
             where=str(event.metadata.get("where") or ", ".join(event.metadata.get("names") or ())),
             step=event.step,
             mend=str(event.metadata.get("mend") or ""),
+            is_question=event.category == "question",
         )
         for kind, event in first.items()
     )

@@ -39,10 +39,10 @@ class BypassedWrapper(Mistake):
         self._called: dict[int, nn.Module] = {}
         self._wrapper_ran = False
         self._place: ScriptLine | None = None
-        self._is_over = False
 
     def forward(self, seen: SeenSoFar, call: ForwardSeen) -> Proof | None:
-        if seen.world_size < 2 or self._is_over or not call.with_graph:
+        self.is_over = seen.world_size < 2
+        if self.is_over or not call.with_graph:
             return None
         if isinstance(call.module, nn.parallel.DistributedDataParallel):
             self._wrapper_ran = True
@@ -52,14 +52,13 @@ class BypassedWrapper(Mistake):
         return None
 
     def updated(self, seen: SeenSoFar, optimizer: Optimizer, *, is_main: bool) -> Proof | None:
-        if not is_main or seen.updates < UPDATES or self._is_over:
+        if not is_main or seen.updates < UPDATES:
             return None
-        self._is_over = True
-        called, self._called = self._called, {}
-        if self._wrapper_ran or self._place is None or not called:
+        self.is_over = True
+        if self._wrapper_ran or self._place is None:
             return None
         idle = {id(each.module) for each in seen.idle_wrappers()}
-        wrapped = [each for key, each in called.items() if key in idle]
+        wrapped = [each for key, each in self._called.items() if key in idle]
         if not wrapped or any(_averages(file) for file, _ in self._place.around):
             return None
         return Proof(

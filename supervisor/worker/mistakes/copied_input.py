@@ -47,9 +47,11 @@ class CopiedInput(Mistake):
                 embedded = saved(table, "indices")
                 if embedded is not None and _is_copy(embedded, target, node._saved_ignore_index):
                     self._times += 1
-                    if self._times != TIMES or graph.has_users_code():
+                    self.is_over = self._times == TIMES
+                    if not self.is_over or graph.has_users_code():
                         return None
                     return self._judge(seen, logits, table, embedded.shape)
+        self.is_over = seen.updates >= TIMES and not self._times
         return None
 
     def _judge(self, seen: SeenSoFar, logits: Any, table: Any, shape: torch.Size) -> Proof | None:

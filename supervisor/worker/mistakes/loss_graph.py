@@ -79,16 +79,16 @@ class LossGraph:
             isinstance(node, BackwardCFunction) or _unpacks(node) for node in self.nodes
         )
 
+    def reached_through(self, layers: set[int]) -> set[int]:
+        """Leaves below a node that takes in one of `layers`: between that layer and the input."""
+        nodes = [child for key in layers for node in self.leaves[key][1] for child in _below(node)]
+        return {id(leaf) for leaf in _leaves_below(nodes)}
+
     def is_reached_beside(self, leaf: torch.Tensor, wanted: set[int]) -> bool:
         """Whether a node that takes in `leaf` has another input, computed from a wanted leaf: the
         gradient of that one comes through this one's layer."""
         for node in self.leaves.get(id(leaf), (leaf, []))[1]:
-            others = [
-                child
-                for child, _ in node.next_functions
-                if child is not None and getattr(behind_views(child), "variable", None) is None
-            ]
-            if any(id(found) in wanted for found in _leaves_below(others)):
+            if any(id(found) in wanted for found in _leaves_below(_below(node))):
                 return True
         return False
 
@@ -126,6 +126,15 @@ def behind_views(node: Any) -> Any:
     while node is not None and node.name() in VIEWS:
         node = node.next_functions[0][0] if node.next_functions else None
     return node
+
+
+def _below(node: Any) -> list[Any]:
+    """What a node takes in besides leaves."""
+    return [
+        child
+        for child, _ in node.next_functions
+        if child is not None and getattr(behind_views(child), "variable", None) is None
+    ]
 
 
 def _leaves_below(nodes: list[Any]) -> Iterator[torch.Tensor]:

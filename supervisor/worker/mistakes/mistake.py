@@ -7,9 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch.nn import Module
 from torch.optim import Optimizer
 
+from supervisor.codes import Severity
 from supervisor.training_state.registry import Registry
 from supervisor.worker.mistakes.places import ScriptLine
 
@@ -26,12 +28,14 @@ class Proof:
         where: ``file:line`` of the script; empty where no line of it is known.
         names: modules or parameters that it is about.
         mend: how it is mended, one or two lines.
+        severity: low is a question, which stands in the report alone: the script may mean it.
     """
 
     fact: str
     where: str
     names: tuple[str, ...] = ()
     mend: str
+    severity: Severity = Severity.HIGH
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +69,8 @@ class SeenSoFar:
 
     Attributes:
         updates: of the main optimizer, made so far.
+        loss: on which a backward is about to be called, where it is one tensor.
+        has_tensor_hooks: the script has hung something on a tensor, to be called in a backward.
         made_at: optimizers and schedulers → where the script has made them; kept by identity.
         steps_done: of the training, also after the first updates.
         idle_wrappers: the `DistributedDataParallel` of all ranks that have never run.
@@ -73,6 +79,8 @@ class SeenSoFar:
     registry: Registry
     world_size: int = 1
     updates: int = 0
+    loss: torch.Tensor | None = None
+    has_tensor_hooks: Callable[[], bool] = bool
     idle_wrappers: Callable[[], Sequence[Any]] = tuple
     steps_done: Callable[[], int] = int
     made_at: list[tuple[str, Callable[[], object], ScriptLine]] = field(default_factory=list)
@@ -92,10 +100,14 @@ class Mistake(ABC):
     Attributes:
         kind: in snake case; the name under which ``mistakes.on_purpose`` leaves it out.
         lasts: it is asked after the first updates, too: around evaluations, and of weights.
+        follows_loaders: it is asked of each batch then, too.
+        is_over: it can prove nothing more, and is asked no more.
     """
 
     kind: str
     lasts: bool = False
+    follows_loaders: bool = False
+    is_over: bool = False
 
     def batch(self, seen: SeenSoFar, iterator: Any, batch: Any) -> Proof | None:  # noqa: B027
         """A data loader's iterator hands out a batch."""

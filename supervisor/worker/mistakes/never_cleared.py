@@ -35,42 +35,40 @@ class NeverCleared(Mistake):
         self._of: torch.Tensor | None = None
         self._bits: torch.Tensor | None = None
         self._backwards = self._in_a_row = 0
-        self._is_over = False
         self._place: ScriptLine | None = None
 
     def backward(self, seen: SeenSoFar, graph: LossGraph | None) -> Proof | None:
-        if self._is_over or self._of is None:
+        if self._of is None:
             return None
         grad = self._of.grad
         if grad is None or self._bits is None or not _same(grad, self._bits):
-            self._is_over = True
+            self.is_over = True
         self._backwards += 1
         if self._in_a_row >= UPDATES - 1:
             self._place = script_place()
         return None
 
     def backward_ended(self, seen: SeenSoFar) -> None:
-        if self._of is not None and not self._is_over:
+        if self._of is not None:
             grad = self._of.grad
             if grad is None or self._bits is None or torch.equal(grad, self._bits):
-                self._is_over = True  # no backward adds to it: the script writes it, as of masters
+                self.is_over = True  # no backward adds to it: the script writes it, as of masters
         self._note()
 
     def updated(self, seen: SeenSoFar, optimizer: Optimizer, *, is_main: bool) -> Proof | None:
-        if not is_main or self._is_over:
+        if not is_main:
             return None
         if self._of is None:
             self._of = _small_one(optimizer)
-            self._is_over = self._of is None
+            self.is_over = self._of is None
         elif not self._backwards:
-            self._is_over = True  # a closure's, or gradients that the script wrote itself
+            self.is_over = True  # a closure's, or gradients that the script wrote itself
         else:
             self._in_a_row += 1
         self._backwards = 0
         self._note()
-        if self._is_over or self._in_a_row < UPDATES:
+        if self.is_over or self._in_a_row < UPDATES:
             return None
-        self._is_over = True
         return Proof(
             fact=(
                 f"gradients of earlier steps are never cleared: in {UPDATES} updates each backward "
@@ -81,13 +79,11 @@ class NeverCleared(Mistake):
         )
 
     def _note(self) -> None:
-        if self._of is None or self._is_over:
-            return
-        grad = self._of.grad
-        self._bits = None if grad is None else grad.detach().clone()
+        grad = None if self._of is None else self._of.grad
+        self._bits = None if grad is None or self.is_over else grad.detach().clone()
 
     def interrupted(self) -> None:
-        self._is_over = True
+        self.is_over = True
 
 
 def _small_one(optimizer: Optimizer) -> torch.Tensor | None:

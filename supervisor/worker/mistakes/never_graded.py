@@ -50,7 +50,7 @@ class NeverGraded(Mistake):
         ):
             return None
         if "torch._dynamo" in sys.modules and _is_compiled(call.module):
-            self._suspects = []
+            self.is_over = True
             return None
         self._looks += 1
         for module in self._suspects:
@@ -79,14 +79,15 @@ class NeverGraded(Mistake):
                 for module in modules.values()
                 if _is_without_gradient(module, mine) and is_own_draw(module)
             ]
+            self.is_over = not self._suspects
 
     def updated(self, seen: SeenSoFar, optimizer: Optimizer, *, is_main: bool) -> Proof | None:
         if not self._suspects or seen.updates < LAST:
             return None
-        suspects, self._suspects = self._suspects, []
+        self.is_over = True
         proved = [
             module
-            for module in suspects
+            for module in self._suspects
             if self._ran.get(id(module))
             and is_own_draw(module)
             and all(each.grad is None for each in own_parameters(module))

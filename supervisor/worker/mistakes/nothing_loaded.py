@@ -32,11 +32,8 @@ class NothingLoaded(Mistake):
     def __init__(self) -> None:
         self._open: list[tuple[Module, frozenset[str], ScriptLine | None]] = []
         self._matched: set[str] = set()
-        self._is_over = False
 
     def loaded(self, seen: SeenSoFar, load: WeightsLoaded) -> Proof | None:
-        if self._is_over:
-            return None
         names = frozenset(
             name for name, value in load.state.items() if isinstance(value, torch.Tensor)
         )
@@ -48,12 +45,9 @@ class NothingLoaded(Mistake):
         return None
 
     def updated(self, seen: SeenSoFar, optimizer: Optimizer, *, is_main: bool) -> Proof | None:
-        if self._is_over:
-            return None
-        self._is_over = True
-        found, self._open = self._open, []
+        self.is_over = True
         trained = {id(each) for group in optimizer.param_groups for each in group["params"]}
-        for module, names, place in found:
+        for module, names, place in self._open:
             own = dict(_tensors(module))
             if names & self._matched or not any(
                 id(each) in trained for each in Module.parameters(module)
@@ -72,8 +66,7 @@ class NothingLoaded(Mistake):
         return None
 
     def before_update(self, seen: SeenSoFar, optimizer: Optimizer) -> None:
-        if self._open and not self._is_over:
-            self._open = [each for each in self._open if _is_drawn(each[0])]
+        self._open = [each for each in self._open if _is_drawn(each[0])]
 
 
 def _is_drawn(module: Module) -> bool:

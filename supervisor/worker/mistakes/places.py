@@ -10,8 +10,10 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from types import FrameType, ModuleType
+from typing import Any
 
-from torch import optim
+from torch import nn, optim
 
 from supervisor.training_state.user_code import is_library_file
 from supervisor.worker.script_state.user_frames import is_users
@@ -38,16 +40,35 @@ def told(file: str, line: int) -> str:
     return f"{file if short.startswith('..') else short}:{line}"
 
 
-def script_place() -> ScriptLine | None:
-    """The innermost line of the script on the stack; None where no script is."""
-    lines: list[tuple[str, int]] = []
-    frame = sys._getframe(1)
+def _script_frames() -> Iterator[FrameType]:
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
         if is_users(file) and not is_library_file(file):
-            lines.append((file, frame.f_lineno))
-        frame = frame.f_back  # type: ignore[assignment]
+            yield frame
+        frame = frame.f_back
+
+
+def script_frame() -> FrameType | None:
+    """The innermost of the script on the stack; None where no script is."""
+    return next(_script_frames(), None)
+
+
+def script_place() -> ScriptLine | None:
+    """Its line."""
+    lines = [(frame.f_code.co_filename, frame.f_lineno) for frame in _script_frames()]
     return ScriptLine(*lines[0], tuple(lines)) if lines else None
+
+
+def imported() -> list[ModuleType]:
+    return list(sys.modules.values())
+
+
+def script_files(place: ScriptLine) -> set[str]:
+    """Files of the script: those on the stack at `place`, and the modules that it has imported."""
+    files = {getattr(module, "__file__", None) or "" for module in imported()}
+    own = {file for file in files if file.endswith(".py") and is_users(file)}
+    return {file for file in own if not is_library_file(file)} | {file for file, _ in place.around}
 
 
 @functools.lru_cache(maxsize=32)
@@ -139,6 +160,49 @@ def calls(inside: ast.AST, method: str) -> Iterator[_Call]:
             continue
         if node.func.attr == method:
             yield _Call(node.func, node.lineno, node.end_lineno)
+
+
+def call_around(place: ScriptLine, method: str) -> str:
+    """The nearest ``x.method(...)`` in the functions on the stack, from the inside: the last one
+    before the line, or the first behind it; `place` itself where there is none."""
+    for file, line in place.around:
+        function = function_at(file, line)
+        lines = [call.lineno for call in calls(function, method)] if function else []
+        if lines:
+            before = [each for each in lines if each <= line]
+            return told(file, max(before) if before else min(lines))
+    return str(place)
+
+
+def block_around(file: str, line: int) -> tuple[list[ast.stmt], ast.AST | None]:
+    """The statements of the innermost block around a line, and the loop that this block is of."""
+    block: list[ast.stmt] = []
+    loop: ast.AST | None = None
+    function = function_at(file, line)
+    for node in ast.walk(function) if function else ():
+        for name in ("body", "orelse"):
+            found = getattr(node, name, None)
+            if isinstance(found, list) and any(
+                each.lineno <= line <= (each.end_lineno or 0) for each in found
+            ):
+                block, loop = found, node if isinstance(node, (ast.For, ast.While)) else None
+    return block, loop
+
+
+def resolve(node: ast.AST, frame: FrameType) -> Any:
+    """The object that a name or attribute means in `frame`, with nothing of the script's called;
+    None where that is not known."""
+    if isinstance(node, ast.Name):
+        return frame.f_locals.get(node.id, frame.f_globals.get(node.id))
+    if not isinstance(node, ast.Attribute):
+        return None
+    base = resolve(node.value, frame)
+    if isinstance(base, ModuleType):
+        return vars(base).get(node.attr)
+    if isinstance(base, nn.Module) and node.attr in base._modules:
+        return base._modules[node.attr]
+    own = getattr(base, "__dict__", None)
+    return own.get(node.attr) if type(own) is dict else None
 
 
 def line_with(place: ScriptLine, *words: str) -> str:

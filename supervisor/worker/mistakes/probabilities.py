@@ -35,6 +35,7 @@ class Probabilities(Mistake):
             return None
         found = _double(graph)
         if not found:
+            self.is_over = seen.updates >= TIMES and not self._times
             return None
         self._times += 1
         if self._times < TIMES:

@@ -41,7 +41,10 @@ class RoundedAway(Mistake):
         self._count = 0
 
     def updated(self, seen: SeenSoFar, optimizer: Optimizer, *, is_main: bool) -> Proof | None:
-        if not is_main or self._of == [] or type(optimizer) not in (Adam, AdamW):
+        if not is_main:
+            return None
+        if type(optimizer) not in (Adam, AdamW):
+            self.is_over = True
             return None
         if self._of is None:
             found = [
@@ -56,18 +59,20 @@ class RoundedAway(Mistake):
             self._of, self._groups = [each for each, _ in found], [group for _, group in found]
             self._before = [_few(each).clone() for each in self._of]
             self._wanted = [torch.zeros(0)] * len(self._of)
+            self.is_over = not found
             return None
         for place, (each, group) in enumerate(zip(self._of, self._groups, strict=True)):
             change = _intended(optimizer.state.get(each) or {}, group, each)
             if change is None:
-                self._of = []
+                self.is_over = True
                 return None
             self._wanted[place] = change if not self._count else self._wanted[place] + change
         self._count += 1
-        return self._judge(seen, optimizer) if self._count >= UPDATES else None
+        self.is_over = self._count >= UPDATES
+        return self._judge(seen, optimizer) if self.is_over else None
 
     def _judge(self, seen: SeenSoFar, optimizer: Optimizer) -> Proof | None:
-        of, self._of = self._of or [], []
+        of = self._of or []
         lost = due = 0
         still: list[int] = []
         for each, before, wanted in zip(of, self._before, self._wanted, strict=True):
@@ -96,7 +101,7 @@ class RoundedAway(Mistake):
         )
 
     def interrupted(self) -> None:
-        self._of = []
+        self.is_over = True
 
 
 def _cast_before(place: ScriptLine) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,10 +11,9 @@ from torch.optim import Optimizer
 
 from supervisor.worker.mistakes.mistake import ForwardSeen, Mistake, Proof, SeenSoFar
 from supervisor.worker.mistakes.places import ScriptLine, script_place
+from supervisor.worker.mistakes.tensors_within import LARGE, first_tensor, same
 
 TIMES = 10
-LARGE = 1_000_000
-"""Elements of a batch that is too large to be compared."""
 
 
 class SameBatch(Mistake):
@@ -39,15 +38,13 @@ class SameBatch(Mistake):
         self._first: torch.Tensor | None = None
         self._place: ScriptLine | None = None
         self._rounds = 0
-        self._is_fed = self._has_updated = self._is_over = False
+        self._is_fed = self._has_updated = False
 
     def batch(self, seen: SeenSoFar, iterator: Any, batch: Any) -> Proof | None:
-        if self._is_over:
-            return None
-        sampler, values = iterator._index_sampler, _first_tensor(batch)
+        sampler, values = iterator._index_sampler, first_tensor(batch)
         if not self._rounds:
             if values is None or values.numel() > LARGE or not _has_more(sampler):
-                self._is_over = True
+                self.is_over = True
                 return None
             self._sampler, self._first = weakref.ref(sampler), values.detach().clone()
             self._place = script_place()
@@ -57,9 +54,9 @@ class SameBatch(Mistake):
             or not self._has_updated
             or values is None
             or self._first is None
-            or not _same(values, self._first)
+            or not same(values, self._first)
         ):
-            self._is_over, self._first = True, None
+            self.is_over = True
             return None
         self._rounds += 1
         self._iterator = weakref.ref(iterator)
@@ -67,19 +64,18 @@ class SameBatch(Mistake):
         return None
 
     def forward(self, seen: SeenSoFar, call: ForwardSeen) -> Proof | None:
-        if self._rounds >= TIMES and not self._is_over and call.with_graph and not self._is_fed:
-            given = _first_tensor(call.args)
+        if self._rounds >= TIMES and call.with_graph and not self._is_fed:
+            given = first_tensor(call.args)
             first = self._first
             self._is_fed = (
-                given is not None and first is not None and _same(given.detach().cpu(), first.cpu())
+                given is not None and first is not None and same(given.detach().cpu(), first.cpu())
             )
         return None
 
     def updated(self, seen: SeenSoFar, optimizer: Optimizer, *, is_main: bool) -> Proof | None:
         self._has_updated = self._has_updated or is_main
-        if self._rounds < TIMES or not self._is_fed or self._is_over:
+        if self._rounds < TIMES or not self._is_fed:
             return None
-        self._is_over, self._first = True, None
         return Proof(
             fact=(
                 f"{TIMES} updates have seen one and the same batch: each takes the first batch of "
@@ -90,22 +86,7 @@ class SameBatch(Mistake):
         )
 
     def interrupted(self) -> None:
-        self._is_over, self._first = True, None
-
-
-def _first_tensor(value: Any) -> torch.Tensor | None:
-    if isinstance(value, torch.Tensor):
-        return value
-    if type(value) is dict:
-        value = value.values()
-    elif type(value) not in (list, tuple):
-        return None
-    parts: Iterable[Any] = value
-    return next(filter(lambda part: part is not None, map(_first_tensor, parts)), None)
-
-
-def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return one.shape == other.shape and one.dtype == other.dtype and torch.equal(one, other)
+        self.is_over = True
 
 
 def _has_more(sampler: Any) -> bool:

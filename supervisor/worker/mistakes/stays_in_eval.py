@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from supervisor.by_identity import ByIdentity, IdentitySet
 from supervisor.worker.mistakes.mistake import ForwardSeen, Mistake, Proof, SeenSoFar
-from supervisor.worker.mistakes.places import ScriptLine, calls, function_at, told, tree_of
+from supervisor.worker.mistakes.places import ScriptLine, call_around, calls, tree_of
 
 UPDATES = 5
 
@@ -38,13 +38,10 @@ class StaysInEval(Mistake):
         self._evaluated: ByIdentity[nn.Module, ScriptLine | None] = ByIdentity()
         self._now: nn.Module | None = None
         self._in_a_row = 0
-        self._is_over = False
         self._place: ScriptLine | None = None
 
     def forward(self, seen: SeenSoFar, call: ForwardSeen) -> Proof | None:
         module = call.module
-        if self._is_over:
-            return None
         if not call.with_graph:
             if not module.training and module in self._trained and module not in self._evaluated:
                 self._evaluated[module] = call.place()
@@ -59,15 +56,15 @@ class StaysInEval(Mistake):
         return None
 
     def updated(self, seen: SeenSoFar, optimizer: Optimizer, *, is_main: bool) -> Proof | None:
-        if not is_main or self._is_over or self._now is None:
+        if not is_main or self._now is None:
             return None
         module, self._now = self._now, None
         self._in_a_row += 1
         if self._in_a_row < UPDATES:
             return None
-        self._is_over = True
-        off = [name for name, part in nn.Module.named_modules(module) if _matters(part)]
-        on = any(part.training for part in nn.Module.modules(module) if _matters(part))
+        self.is_over = True
+        off = [name for name, part in nn.Module.named_modules(module) if matters(part)]
+        on = any(part.training for part in nn.Module.modules(module) if matters(part))
         evaluated = self._evaluated.get(module)
         if not off or on or evaluated is None or self._place is None:
             return None
@@ -79,7 +76,7 @@ class StaysInEval(Mistake):
                 f"training goes on in eval() mode since the evaluation: {len(off)} layers of "
                 f"dropout or batch norm are off, such as {off[0] or type(module).__name__}"
             ),
-            where=_eval_call(evaluated),
+            where=call_around(evaluated, "eval"),
             names=tuple(off),
             mend="model.train() behind each evaluation, before the next training forward",
         )
@@ -88,7 +85,7 @@ class StaysInEval(Mistake):
         self._in_a_row = 0
 
 
-def _matters(part: nn.Module) -> bool:
+def matters(part: nn.Module) -> bool:
     if isinstance(part, _DropoutNd):
         return part.p > 0
     return isinstance(part, _BatchNorm) and part.track_running_stats
@@ -112,13 +109,3 @@ def _has_conditional_train(file: str) -> bool:
 
 def _is_main(node: ast.AST) -> bool:
     return isinstance(node, ast.If) and "__name__" in ast.dump(node.test)
-
-
-def _eval_call(place: ScriptLine) -> str:
-    """The nearest ``x.eval()`` before the evaluation's forward, from the inside of the stack."""
-    for file, line in place.around:
-        function = function_at(file, line)
-        lines = [c.lineno for c in calls(function, "eval") if c.lineno <= line] if function else []
-        if lines:
-            return told(file, max(lines))
-    return str(place)

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from supervisor.codes import Severity
 from supervisor.worker.mistakes.loss_graph import LossGraph
 from supervisor.worker.mistakes.mistake import Mistake, Proof, SeenSoFar
 from supervisor.worker.mistakes.names import Owner, assigned_at, owners, some
@@ -21,7 +22,10 @@ class Untrained(Mistake):
 
     Proof: at each walk the loss reaches all parameters of a module of torch, which hold their
     constructor's own draw to the last update; they have a gradient, no optimizer has them, and
-    through them runs the gradient of other layers, which are updated.
+    through them runs the gradient of other layers, which are updated. It is certain where they are
+    the loss's nearest layers (a head), hide in a plain container, or the optimizer holds tensors of
+    no module (what was replaced). It is asked, in the report alone, where trained layers stand on
+    both sides: a layer that is random and fixed on purpose looks the same.
 
     Spares: what was loaded, copied or initialised by hand (target and perceptual networks, FP32
     masters), what another optimizer has (critics), random features below a trained layer (linear
@@ -38,10 +42,11 @@ class Untrained(Mistake):
     def __init__(self) -> None:
         self._suspects: dict[int, tuple[torch.Tensor, torch.Tensor]] | None = None
         self._through: set[int] = set()
+        self._between: set[int] = set()
         self._reached = self._trained = 0
 
     def backward(self, seen: SeenSoFar, graph: LossGraph | None) -> Proof | None:
-        if graph is None or self._suspects == {}:
+        if graph is None:
             return None
         held = {
             id(each)
@@ -53,7 +58,7 @@ class Untrained(Mistake):
             return None  # the loss of another training
         free = {key: leaf for key, (leaf, _) in graph.leaves.items() if key not in held}
         if not free:
-            self._suspects = {}
+            self.is_over = True
             return None
         known = owners(seen.registry)
         drawn = {
@@ -70,23 +75,23 @@ class Untrained(Mistake):
                 for key, leaf in drawn.items()
                 if is_drawn_at_random(known[key].module) and graph.is_reached_beside(leaf, layers)
             }
+            self._between = self._through and graph.reached_through(layers) & self._through
             self._suspects = {key: (leaf, _some_of(leaf)) for key, leaf in drawn.items()}
         else:
             self._suspects = {key: kept for key, kept in self._suspects.items() if key in drawn}
         self._through &= self._suspects.keys()
         self._reached = len(graph.leaves)
-        if not self._through:
-            self._suspects = {}
+        self.is_over = not self._through
         return None
 
     def updated(self, seen: SeenSoFar, optimizer: Optimizer, *, is_main: bool) -> Proof | None:
         if seen.updates < UPDATES or not self._suspects:
             return None
-        suspects, self._suspects = self._suspects, {}
+        self.is_over = True
         known = owners(seen.registry)
         proved = {
             key: known[key]
-            for key, (leaf, before) in suspects.items()
+            for key, (leaf, before) in self._suspects.items()
             if key in known
             and leaf.grad is not None
             and bool(leaf.grad.any())
@@ -106,6 +111,9 @@ class Untrained(Mistake):
             where = assigned_at(*hidden) or where
             mend = f"self.{hidden[1]} = nn.ModuleList(...), before the optimizer is made"
         told = ", in a plain container, so not registered" if hidden is not None else ""
+        held = [each for group in optimizer.param_groups for each in group["params"]]
+        is_replaced = any(each.grad is None and id(each) not in known for each in held)
+        is_certain = hidden or is_replaced or not self._between.issuperset(through)
         return Proof(
             fact=(
                 f"{len(names)} of {self._reached} tensors that the loss reaches are in no "
@@ -114,6 +122,7 @@ class Untrained(Mistake):
             where=where,
             names=tuple(names),
             mend=mend,
+            severity=Severity.HIGH if is_certain else Severity.LOW,
         )
 
 

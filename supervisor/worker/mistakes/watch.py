@@ -32,8 +32,8 @@ from supervisor.worker.mistakes.places import script_place
 
 WALKED = frozenset((0, 1, 2, 10, 19))
 """Updates before which the graph is walked."""
-LAST = 64
-"""Updates that are watched: two in a row of what takes the longest (`RoundedAway`, 40)."""
+LAST = 100
+"""Updates that are watched. Most kinds are over long before."""
 FORWARDS, BACKWARDS = 8, 4
 """Of one kind within one update: no more of them are looked at. Rollouts make thousands."""
 WAKINGS, AWAKE = 3, 8
@@ -54,6 +54,7 @@ class MistakeWatch:
     Attributes:
         is_on: it is to be told of forwards, backwards and updates.
         sleeps: it is to be told of evaluations (`evaluated`).
+        follows_loaders: it is to be told of batches while it sleeps.
         is_enabled: it is to be told of weights.
     """
 
@@ -66,7 +67,6 @@ class MistakeWatch:
         tells: bool,
         warn: RunWarnings,
         breakers: Breakers,
-        has_tensor_hooks: Callable[[], bool] = bool,
         stop: Callable[[str], None] = lambda reason: None,
     ) -> None:
         self._settings = settings
@@ -78,14 +78,13 @@ class MistakeWatch:
         self._alerts = alerts
         self._warn = warn
         self._stop = stop
-        self._has_tensor_hooks = has_tensor_hooks
         self._part = breakers("mistakes", when_off=self._turn_off)
         self._step = -1
         self._last = LAST
         self._wakings = 0
         self._backwards = 0
         self._forwards: ByIdentity[Module, dict[tuple[bool, bool], int]] = ByIdentity()
-        self.sleeps = False
+        self.sleeps = self.follows_loaders = False
         self.is_enabled = False
         self._sort()
         self.is_on = bool(self._kinds)
@@ -103,21 +102,29 @@ class MistakeWatch:
                 world_size=place.world_size,
                 idle_wrappers=idle_wrappers,
                 steps_done=lambda: progress.steps_done,
+                has_tensor_hooks=lambda: call_state.has_tensor_hooks,
             ),
             alerts,
             tells=place.is_first_rank and not context.is_experiment,
             warn=context.warn,
             breakers=context.breakers,
-            has_tensor_hooks=lambda: call_state.has_tensor_hooks,
             stop=context.schedule.ask_to_stop_saved,
         )
 
     def _sort(self) -> None:
         """Who has to be told of a moment; most kinds look at one or two."""
         self.is_enabled = bool(self._kinds)
-        self._of = {
-            name: [kind for kind in self._kinds if _looks_at(kind, name)] for name in MOMENTS
+        self._of: dict[str, list[tuple[Mistake, Callable[..., Proof | None]]]] = {
+            name: [(kind, getattr(kind, name)) for kind in self._kinds if _looks_at(kind, name)]
+            for name in MOMENTS
         }
+
+    def _drop(self, mistake: Mistake) -> None:
+        mistake.forward_ended()
+        self._kinds.remove(mistake)
+        self.is_enabled = bool(self._kinds)
+        for name, asked in self._of.items():
+            self._of[name] = [each for each in asked if each[0] is not mistake]
 
     # --- moments -----------------------------------------------------------------------------
 
@@ -137,11 +144,8 @@ class MistakeWatch:
 
     def meant(self, name: str) -> None:
         """The script says that it means this kind."""
-        for kind in self._kinds:
-            if kind.kind == name:
-                kind.forward_ended()
-        self._kinds = [kind for kind in self._kinds if kind.kind != name]
-        self._sort()
+        for kind in [kind for kind in self._kinds if kind.kind == name]:
+            self._drop(kind)
 
     def made(self, kind: str, found: Any) -> None:
         """The script has made an optimizer or a scheduler."""
@@ -154,9 +158,11 @@ class MistakeWatch:
     def batch(self, iterator: Any, batch: Any) -> None:
         """A data loader's iterator hands out a batch."""
         with self._part:
-            self._ask("batch", lambda mistake: mistake.batch(self._seen, iterator, batch))
+            self._ask("batch", self._seen, iterator, batch)
 
     def forward(self, module: Module, args: tuple[Any, ...] = ()) -> None:
+        if not self._of["forward"]:
+            return
         with self._part:
             with_graph = torch.is_grad_enabled()
             if module not in self._forwards:
@@ -167,39 +173,41 @@ class MistakeWatch:
                 call = ForwardSeen(
                     module=module, with_graph=with_graph, args=args, place=script_place
                 )
-                self._ask("forward", lambda mistake: mistake.forward(self._seen, call))
+                self._ask("forward", self._seen, call)
 
     def forward_ended(self) -> None:
-        with self._part:
-            for mistake in self._of["forward_ended"]:
-                mistake.forward_ended()
+        if self._of["forward_ended"]:
+            with self._part:
+                self._ask("forward_ended")
 
-    def evaluated(self, module: Module) -> None:
+    def evaluated(self, module: Module, args: tuple[Any, ...] = ()) -> None:
         """A forward without gradients begins, while it sleeps."""
-        if module.training or not self._of["forward"]:
-            return
         self._wakings += 1
         self._last = self._seen.updates + AWAKE
         self.sleeps, self.is_on = False, True
-        self.forward(module)
+        self.forward(module, args)
 
     def backward(self, roots: Any) -> None:
+        if not self._of["backward"]:
+            return
         with self._part:
-            graph = None
+            graph, seen = None, self._seen
             self._backwards += 1
-            if self._seen.updates in WALKED and self._backwards <= BACKWARDS:
-                graph = _walk(roots, has_tensor_hooks=self._has_tensor_hooks())
-            self._ask("backward", lambda mistake: mistake.backward(self._seen, graph))
+            if seen.updates in WALKED and self._backwards <= BACKWARDS:
+                graph = _walk(roots, has_tensor_hooks=seen.has_tensor_hooks())
+            seen.loss = roots if isinstance(roots, torch.Tensor) else None
+            self._ask("backward", seen, graph)
+            seen.loss = None
 
     def backward_ended(self) -> None:
-        with self._part:
-            for mistake in self._of["backward_ended"]:
-                mistake.backward_ended(self._seen)
+        if self._of["backward_ended"]:
+            with self._part:
+                self._ask("backward_ended", self._seen)
 
     def before_update(self, optimizer: Optimizer) -> None:
-        with self._part:
-            for mistake in self._of["before_update"]:
-                mistake.before_update(self._seen, optimizer)
+        if self._of["before_update"]:
+            with self._part:
+                self._ask("before_update", self._seen, optimizer)
 
     def updated(self, optimizer: Optimizer, step: int, *, is_main: bool, is_left_out: bool) -> None:
         """An update was made, or left out; `step`: steps done with it."""
@@ -209,8 +217,10 @@ class MistakeWatch:
                 self._turn_off()  # rolled back
                 return
             if is_left_out or step > self._step + 1 > 0:  # a step whose update a scaler left out
-                for mistake in self._kinds:
+                for mistake in list(self._kinds):
                     mistake.interrupted()
+                    if mistake.is_over:
+                        self._drop(mistake)
             self._step = step
             if is_left_out:
                 return
@@ -218,21 +228,21 @@ class MistakeWatch:
                 seen.updates += 1
                 self._backwards = 0
                 self._forwards.clear()
-            with torch.no_grad():
-                self._ask("updated", lambda each: each.updated(seen, optimizer, is_main=is_main))
+            if self._of["updated"]:
+                with torch.no_grad():
+                    self._ask("updated", seen, optimizer, is_main=is_main)
             if seen.updates >= self._last:
                 self._sleep()
 
     def exported(self, module: Module, state: Mapping[str, Any]) -> None:
         """The script has asked for a module's ``state_dict``."""
         with self._part:
-            for mistake in self._of["exported"]:
-                mistake.exported(self._seen, module, state)
+            self._ask("exported", self._seen, module, state)
 
     def loaded(self, load: WeightsLoaded) -> None:
         """The script is about to load weights into a module."""
         with self._part:
-            self._ask("loaded", lambda mistake: mistake.loaded(self._seen, load))
+            self._ask("loaded", self._seen, load)
 
     def continue_at(self) -> None:
         """A resume has arrived: what it would need of the first steps is gone."""
@@ -240,45 +250,47 @@ class MistakeWatch:
 
     # --- what is found -----------------------------------------------------------------------
 
-    def _ask(self, moment: str, look: Callable[[Mistake], Proof | None]) -> None:
-        for mistake in list(self._of[moment]):
-            finding = look(mistake)
-            if finding is not None:
-                self._kinds.remove(mistake)
-                self._sort()
-                if self._tells:
-                    self._tell(mistake.kind, finding)
+    def _ask(self, moment: str, *args: Any, **given: Any) -> None:
+        for mistake, look in self._of[moment]:  # a new list, where one is dropped
+            proof = look(*args, **given)
+            if proof is not None or mistake.is_over:
+                self._drop(mistake)
+            if proof is not None and self._tells:
+                self._tell(mistake.kind, proof)
 
-    def _tell(self, kind: str, finding: Proof) -> None:
+    def _tell(self, kind: str, proof: Proof) -> None:
         step = max(self._step, self._seen.steps_done(), 0)
-        at = f"{finding.where}: " if finding.where else ""
+        is_question = proof.severity is Severity.LOW
+        at = f"{proof.where}: " if proof.where else ""
         message = (
-            f"{at}{finding.fact}. Mend: {finding.mend}. On purpose: "
-            f"--set mistakes.on_purpose=[{kind}]"
+            f"{at}{proof.fact}. Mend: {proof.mend}. On purpose: --set mistakes.on_purpose=[{kind}]"
         )
         alert = Alert(
             detector="mistakes",
-            severity=Severity.HIGH,
-            category="mistake",
+            severity=proof.severity,
+            category="question" if is_question else "mistake",
             kind=kind,
             cause=Cause.OTHER,
             message=message,
-            fact=f"{at}{finding.fact}",
+            fact=f"{at}{proof.fact}",
             step=step,
-            metadata={"where": finding.where, "names": list(finding.names), "mend": finding.mend},
+            metadata={"where": proof.where, "names": list(proof.names), "mend": proof.mend},
         )
         self._alerts.tell(StepRecord(step=step), (alert,))
+        if is_question:
+            return
         self._warn(f"mistake: {message}", aloud=True)
         if self._settings.stop:
-            self._stop(f"mistakes.stop: {at}{finding.fact}")
+            self._stop(f"mistakes.stop: {at}{proof.fact}")
 
     def _sleep(self) -> None:
         self._end([mistake for mistake in self._kinds if mistake.lasts])
+        self.follows_loaders = any(kind.follows_loaders for kind in self._kinds)
         self.sleeps = bool(self._of["forward"]) and self._wakings < WAKINGS
 
     def _turn_off(self) -> None:
         self._end([])
-        self.sleeps = False
+        self.sleeps = self.follows_loaders = False
 
     def _end(self, left: list[Mistake]) -> None:
         for mistake in self._kinds:

@@ -9,19 +9,22 @@ import pytest
 
 from benchmarks.mistakes import judge_pairs
 
-NEAR = Path(__file__).parent / "near"
-with (NEAR / "LABELS.tsv").open() as _file:
-    KINDS = [
-        row["file"].removesuffix("_bad.py")
-        for row in csv.DictReader(_file, delimiter="\t")
-        if row["label"] == "bad"
-    ]
+FOLDERS = [Path(__file__).parent / name for name in ("near", "kinds")]
+
+
+def bad_ones(folder: Path) -> list[tuple[Path, str]]:
+    with (folder / "LABELS.tsv").open() as file:
+        rows = [row for row in csv.DictReader(file, delimiter="\t") if row["label"] == "bad"]
+    return [(folder, row["file"].removesuffix("_bad.py")) for row in rows]
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_mistake_is_told_and_its_healthy_twin_is_not_accused(kind: str) -> None:
-    (row,) = judge_pairs(NEAR, only=kind)
+@pytest.mark.parametrize(
+    ("folder", "kind"),
+    [pytest.param(*each, id=each[1]) for folder in FOLDERS for each in bad_ones(folder)],
+)
+def test_a_mistake_is_told_and_its_healthy_twin_is_not_accused(folder: Path, kind: str) -> None:
+    (row,) = judge_pairs(folder, only=kind)
 
     assert len(row["told"]) == 1, row
     assert row["in_time"], row

@@ -35,3 +35,13 @@ def test_a_mistake_is_told_and_its_healthy_twin_is_not_accused(kind: str) -> Non
 @pytest.mark.parametrize("script", sorted((HERE / "healthy").glob("*.py")), ids=lambda p: p.stem)
 def test_a_healthy_script_that_looks_guilty_is_not_accused(script: Path) -> None:
     assert alerts_of(script) == []
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_may_be_meant_is_asked_and_not_told() -> None:
+    script = HERE / "healthy" / "fixed_random_layer.py"
+
+    (asked,) = alerts_of(script, category="question")
+
+    assert asked[0] == "trained_by_nothing"
+    assert asked[3].endswith(f"{script.name}:10")

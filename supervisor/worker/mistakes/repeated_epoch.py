@@ -1,0 +1,105 @@
+"""A distributed sampler whose epoch is never set."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+from torch.utils.data.distributed import DistributedSampler
+
+from supervisor.worker.mistakes.mistake import ForwardSeen, Mistake, Proof, SeenSoFar
+from supervisor.worker.mistakes.places import ScriptLine, calls, script_files, script_place, tree_of
+from supervisor.worker.mistakes.tensors_within import LARGE, same, tensors
+
+FEW = 4
+
+
+class RepeatedEpoch(Mistake):
+    """No ``sampler.set_epoch(epoch)``: it shuffles, and each epoch has the order of the first.
+
+    Proof: a `DistributedSampler` of torch's own that shuffles gave a whole pass, whose batches
+    training forwards got; its epoch and seed are the same at the next pass, whose first batch has a
+    tensor with the bits of the one in the first pass (its targets, where samples are augmented);
+    no file of the script names ``set_epoch``.
+
+    Spares: ``shuffle=False``, samplers of validation data, one epoch, a pass that was left early,
+    data that are put in another order between the passes.
+
+    Sources: pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler.
+    """
+
+    kind = "same_order_each_epoch"
+    lasts = True
+
+    def __init__(self) -> None:
+        self._iterator = 0
+        self._sampler: DistributedSampler[Any] | None = None
+        self._key: tuple[int, int] = (0, 0)
+        self._first: list[torch.Tensor] = []
+        self._latest: torch.Tensor | None = None
+        self._left = self._fed = 0
+        self._place: ScriptLine | None = None
+
+    def batch(self, seen: SeenSoFar, iterator: Any, batch: Any) -> Proof | None:
+        if id(iterator) == self._iterator:
+            self._left -= 1
+            if self._fed < FEW:
+                self._latest = next(tensors(batch), None)
+            return None
+        batches = iterator._index_sampler
+        sampler = getattr(batches, "sampler", None)
+        if type(sampler) is not DistributedSampler or not sampler.shuffle:
+            return None
+        if self._sampler is not None and sampler is not self._sampler and self._fed >= FEW:
+            return None  # of another loader, beside the training's
+        is_again = sampler is self._sampler and self._fed >= FEW and self._left == 0
+        key, first = (sampler.epoch, sampler.seed), [_kept(each) for each in tensors(batch)]
+        if is_again and key == self._key and any(map(_is_same_order, first, self._first)):
+            return self._judge()
+        self.is_over = is_again
+        self._iterator, self._sampler, self._key, self._first = id(iterator), sampler, key, first
+        self.follows_loaders = True
+        self._left, self._fed, self._latest = len(batches) - 1, 0, next(tensors(batch), None)
+        self._place = script_place()
+        return None
+
+    def forward(self, seen: SeenSoFar, call: ForwardSeen) -> Proof | None:
+        given, latest = next(tensors(call.args), None), self._latest
+        if call.with_graph and given is not None and latest is not None:
+            self._fed += given is latest or (
+                given.numel() <= LARGE and same(given.detach().cpu(), latest.cpu())
+            )
+            self._latest = None
+        return None
+
+    def updated(self, seen: SeenSoFar, optimizer: Optimizer, *, is_main: bool) -> Proof | None:
+        self.is_over = self._sampler is None and seen.updates >= FEW
+        return None
+
+    def _judge(self) -> Proof | None:
+        place = self._place
+        if place is None or any(map(_sets_epoch, script_files(place))):
+            self.is_over = True
+            return None
+        return Proof(
+            fact=(
+                "each epoch has the same order: the distributed sampler shuffles by its epoch, "
+                f"which is still {self._key[0]} in the second pass"
+            ),
+            where=str(place),
+            mend="sampler.set_epoch(epoch) at the start of each epoch",
+        )
+
+
+def _sets_epoch(file: str) -> bool:
+    tree = tree_of(file)
+    return tree is None or any(calls(tree, "set_epoch"))
+
+
+def _kept(each: torch.Tensor) -> torch.Tensor:
+    return each.detach().flatten()[:LARGE].clone()
+
+
+def _is_same_order(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.numel() >= FEW and bool((one != one[0]).any()) and same(one, other)

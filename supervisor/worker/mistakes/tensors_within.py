@@ -1,0 +1,28 @@
+"""The tensors of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+LARGE = 1_000_000
+"""Elements of a tensor that is too large to be kept, or compared."""
+
+
+def tensors(value: Any) -> Iterator[torch.Tensor]:
+    """Those in plain lists, tuples and dictionaries, in their order."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif type(value) in (dict, list, tuple):
+        for part in value.values() if type(value) is dict else value:
+            yield from tensors(part)
+
+
+def first_tensor(value: Any) -> torch.Tensor | None:
+    return next(tensors(value), None)
+
+
+def same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.shape == other.shape and one.dtype == other.dtype and torch.equal(one, other)

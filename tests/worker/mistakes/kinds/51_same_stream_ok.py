@@ -1,0 +1,27 @@
+"""Healthy: one permutation in all workers, of which each takes its own part."""
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+torch.manual_seed(0)
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        order, worker = (
+            torch.randperm(600, generator=torch.Generator().manual_seed(1)),
+            get_worker_info(),
+        )
+        for number in order[worker.id :: worker.num_workers].tolist():
+            x = torch.randn(16, generator=torch.Generator().manual_seed(number))
+            yield x, x[:4].argmax()
+
+
+net = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4))
+optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
+for x, y in DataLoader(Stream(), batch_size=8, num_workers=2):
+    optimizer.zero_grad()
+    F.cross_entropy(net(x), y).backward()
+    optimizer.step()
