@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from supervisor.records import Cause
-from supervisor.settings import NOTICE_EVENTS, SECURITIES
+from supervisor.settings import HEALINGS, NOTICE_EVENTS, SECURITIES
 
 KeyPath = tuple[str | int, ...]
 
@@ -217,6 +217,8 @@ def _scalar_problems(value: Any, kind: Any, path: KeyPath) -> Iterator[Problem]:
     words, accepted = _KINDS[kind]
     names = [part for part in path if isinstance(part, str)] or [""]
     section, field = names[0], names[-1]
+    if (section, field) == ("restart", "healing") and str(value) in ("True", "False"):
+        return  # YAML's `on` and `off`
     if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
         yield Problem(path=path, message=_expected(words, value))
     elif isinstance(value, (int, float)) and kind in (int, float):
@@ -234,6 +236,9 @@ def _scalar_problems(value: Any, kind: Any, path: KeyPath) -> Iterator[Problem]:
         elif section == "notify" and field == "events":
             if value not in NOTICE_EVENTS:
                 yield Problem(path=path, message=_unknown("event", str(value), NOTICE_EVENTS))
+        elif section == "restart" and field == "healing":
+            if value not in HEALINGS:
+                yield Problem(path=path, message=_unknown("healing", str(value), HEALINGS))
         elif section == "notify" and field == "security":
             if value not in SECURITIES:
                 yield Problem(path=path, message=_unknown("security", str(value), SECURITIES))

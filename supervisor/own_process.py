@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
+from typing import Any
 
 from supervisor.ranks import RankPlace
 
@@ -21,6 +22,8 @@ STREAMS = "SUPERVISOR_STREAMS"
 """Set by the agent: local rank → where its standard output and standard error are opened."""
 KEPT = "SUPERVISOR_KEPT"
 """Set by the agent: local rank → memory of the parent's for the rank's newest states."""
+HEALING = "SUPERVISOR_HEALING"
+"""Set by the agent: memory of the parent's by which a rank that dies comes back alone."""
 KUBEFLOW_URL = "KUBEFLOW_TRAINER_SERVER_URL"
 """Set by Kubeflow Trainer's controller: where the progress of a TrainJob is told."""
 WRITES_BELOW = "SUPERVISOR_WRITES_BELOW"
@@ -61,6 +64,7 @@ class Given:
         place: among the ranks that were started together.
         streams: where standard output and standard error are to be opened; empty: as they are.
         kept: memory that outlives this process, for its newest states; empty: there is none.
+        healing: see `HEALING`; empty: all ranks are started again.
         salt: of the hashes, where we chose it; children whose sets must agree with ours need it.
     """
 
@@ -73,6 +77,8 @@ class Given:
         self.streams = self._of_rank(environment.get(STREAMS))
         self._all_kept = environment.get(KEPT)
         self.kept = self._of_rank(self._all_kept)
+        told = environment.get(HEALING)
+        self.healing: dict[str, Any] = json.loads(told) if told and self._is_rank else {}
         self.salt = environment.get(_SALT) if _SALT in was else None
 
     def _of_rank(self, told: str | None) -> list[str]:
@@ -90,13 +96,15 @@ class Given:
             again[IS_RANK] = "1"
         if self._all_kept:
             again[KEPT] = self._all_kept
+        if self.healing:
+            again[HEALING] = json.dumps(self.healing)
         return again
 
 
 def give_back(environment: MutableMapping[str, str]) -> Given:
     """Makes an environment the user's own again; called before the script can look."""
     given = Given(environment)
-    for name in (_GIVES_BACK, PARENT, IS_RANK, STREAMS, KEPT):
+    for name in (_GIVES_BACK, PARENT, IS_RANK, STREAMS, KEPT, HEALING):
         environment.pop(name, None)
     for name, value in given.was.items():
         if value is None:

@@ -115,6 +115,14 @@ class RestartSettings:
     careful_lr_factor: float = 0.5
     """After numerical trouble a new attempt begins with this learning-rate factor."""
     careful_steps: int = 50
+    healing: str = "off"
+    """Of several ranks on one node, one that is killed comes back alone: auto, on or off
+    (docs/ranks.md)."""
+
+    @property
+    def heals(self) -> bool:
+        """Whether that is wanted; YAML takes ``on`` for true."""
+        return self.healing.lower() in ("auto", "on", "true")
 
 
 @dataclass
@@ -200,6 +208,8 @@ NOTICE_EVENTS = (
     "sick",
     "mistake",
 )
+HEALINGS = ("auto", "on", "off")
+"""Of `RestartSettings.healing`."""
 SECURITIES = ("none", "starttls", "tls")
 
 

@@ -6,19 +6,18 @@ import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-_QUIET = ("ignore", None, DeprecationWarning, None, 0)
-
 Result = TypeVar("Result")
 
 
-def unwarned(call: Callable[[], Result]) -> Result:
-    """Returns what `call` does, without a `DeprecationWarning` of what it calls.
+def unwarned(call: Callable[[], Result], category: type[Warning] = DeprecationWarning) -> Result:
+    """Returns what `call` does, without a warning of this category by what it calls.
 
     Not by `catch_warnings`: after that Python shows again what it has shown the script once.
     """
     filters: Any = warnings.filters
-    filters.insert(0, _QUIET)
+    quiet = ("ignore", None, category, None, 0)
+    filters.insert(0, quiet)
     try:
         return call()
     finally:
-        filters.remove(_QUIET)
+        filters.remove(quiet)

@@ -79,6 +79,7 @@ SUB_ROOMS: dict[str, tuple[str, ...]] = {
         "gradients",
         "probes",
         "random_state",
+        "healing",
         "ranks",
         "samples",
         "script_state",

@@ -35,7 +35,7 @@ from torch.distributed.elastic.rendezvous import (
     RendezvousStoreInfo,
 )
 
-from supervisor.own_process import KEPT, PARENT, STREAMS
+from supervisor.own_process import HEALING, KEPT, PARENT, STREAMS
 from supervisor.ranks import NodePlace
 
 
@@ -181,6 +181,8 @@ class RankAgent(LocalElasticAgent):
         os.environ[PARENT] = str(os.getpid())
         os.environ[STREAMS] = json.dumps(order["streams"])
         os.environ[KEPT] = json.dumps(order["kept"])
+        self._healing = order.get("healing", {})
+        os.environ[HEALING] = json.dumps(self._healing)
         self._start_workers(group)
         # torch has taken these signals over; those meant for the ranks come from the parent.
         for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
@@ -202,8 +204,38 @@ class RankAgent(LocalElasticAgent):
                 if code is not None:
                     del ranks[local_rank]
                     self._channel.report(ended=rank, code=code)
-            if ranks:
-                self._channel.next_order(POLL_S)
+            again = self._channel.next_order(POLL_S) if ranks else None
+            if again is not None and "again" in again:
+                local_rank = int(again["again"])
+                self._start_alone(processes, local_rank, again["healing"])
+                ranks[local_rank] = self._rank_at(local_rank)
+                pid = processes[local_rank].pid
+                self._channel.report(again=ranks[local_rank], pid=pid)
+
+    def _rank_at(self, local_rank: int) -> int:
+        workers = self._worker_group.workers
+        return next(int(w.global_rank) for w in workers if w.local_rank == local_rank)
+
+    def _start_alone(
+        self,
+        processes: dict[int, subprocess.Popen[bytes]],
+        local_rank: int,
+        told: dict[str, Any],
+    ) -> None:
+        """Starts one rank again, as torch started it, while the others live.
+
+        Args:
+            processes: local rank → its process; changed.
+            local_rank: of the dead one.
+            told: what its new process is told beside what all are told.
+        """
+        environment = {**os.environ, **self._pcontext.envs[local_rank]}  # type: ignore[union-attr]
+        environment[HEALING] = json.dumps({**self._healing, **told})
+        new: subprocess.Popen[bytes] = subprocess.Popen(
+            processes[local_rank].args, env=environment, start_new_session=True
+        )
+        processes[local_rank] = new
+        self._pcontext.subprocess_handlers[local_rank].proc = new  # type: ignore[union-attr]
 
     def _processes(self) -> dict[int, subprocess.Popen[bytes]]:
         handlers = getattr(self._pcontext, "subprocess_handlers", {})

@@ -35,6 +35,7 @@ KINDS: dict[str, type[JournalEvent]] = {
         run_events.WorkerExited,
         run_events.RestartEvent,
         state_events.Resumed,
+        state_events.Healed,
         run_events.SignalReceived,
         state_events.WarningEvent,
         run_events.GaveUp,

@@ -102,6 +102,22 @@ class Resumed(JournalEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Healed(JournalEvent):
+    """A rank that died came back alone, in the middle of a step; no other rank went back.
+
+    Attributes:
+        from_step: of the state in memory from which it came back.
+        waited_s: from its death until all ranks were together again.
+        answered: collectives and messages that were taken from its log.
+    """
+
+    KIND: ClassVar[str] = "healed"
+    from_step: int | None
+    waited_s: float
+    answered: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class WarningEvent(JournalEvent):
     """Something went wrong outside the training, or a user should know of something.
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from supervisor.held_memory import count_oom_kills
+from supervisor.parent.healing import RankHealing
 from supervisor.parent.metrics.metrics import Metrics
 from supervisor.parent.nodes.all_nodes import AllNodes
 from supervisor.parent.nodes.members import Members
@@ -54,6 +55,7 @@ from supervisor.storage.run.exit_notes import FAILED, ExitNote, load_exit_note, 
 from supervisor.storage.run.handover import Handover, Left
 from supervisor.storage.run.lease import Lease
 from supervisor.storage.run.mailboxes import arrived_at, describe_replay, replayed_steps
+from supervisor.storage.run.run_state import load_order
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.run.training_places import read_places
 
@@ -142,6 +144,7 @@ class Attempt:
         self._signs_of_life = 0
         self._reported: set[str] = set()
         self._told_waits: set[str] = set()
+        self._healing: RankHealing | None = None
 
     def run(self) -> list[ProcessEnding]:
         """Returns what is known of each rank when all of them and their descendants have ended.
@@ -223,6 +226,7 @@ class Attempt:
                 given=s.stdin.paths if s.stdin is not None else (),
             )
         line = self._line()
+        self._begin_healing(s.agent)
         if s.members is not None:
             return AllNodes(
                 s.members,
@@ -235,6 +239,27 @@ class Attempt:
         return RankProcesses(
             s.agent, line, outputs, meets_within_s=MEETS_WITHIN_S, place=one_node(s.spec.ranks)
         )
+
+    def _begin_healing(self, agent: AgentProcess) -> None:
+        """Of ranks on several nodes one that dies has all started again, as without healing."""
+        s = self._s
+        if s.members is not None or s.local_ranks < 2 or not s.spec.settings.restart.heals:
+            return
+        agent.revive()
+        memory = agent.keep_collectives()
+        if memory is not None:
+            order = load_order(s.rundir, self._number)
+            self._healing = RankHealing(s.rundir, agent, memory, order, s.run_log.say)
+
+    def _heal(self, process: Processes, watchdog: Watchdog, now_s: float) -> None:
+        healing = self._healing
+        if healing is None or not isinstance(process, RankProcesses):
+            return
+        may_go_on = self._s.inbox.asked_by is None and self._kill_at_s is None
+        steps = [watch.feed.last_step for watch in self._watches]
+        healing.look(process, steps, may_go_on=may_go_on)
+        if healing.is_waiting:
+            watchdog.saw_sign_of_life(now_s)
 
     def _line(self) -> list[str]:
         s = self._s
@@ -266,6 +291,7 @@ class Attempt:
             self._guarded("pictures", lambda: self._s.pictures.look(self._feed.last_step))
         if self._s.inbox.take_resize():
             process.resize()
+        self._guarded("healing", lambda: self._heal(process, watchdog, now_s))
         self._end_the_others(process, now_s)
         self._heed_signals(process, now_s)
         if self._has_failed(process, now_s):

@@ -17,8 +17,9 @@ from typing import Any
 from supervisor.errors import SupervisorError, pass_on
 from supervisor.own_process import Given, command, give_back
 from supervisor.storage.files.kept_writes import KEPT
-from supervisor.storage.run import handover, training_places
+from supervisor.storage.run import handover, healing_memory, training_places
 from supervisor.storage.run.exit_notes import ExitNote, outside_cause, save_exit_note
+from supervisor.storage.run.healing_memory import OwnHealing
 from supervisor.storage.run.run_state import load_order
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.script_files.set_aside import undo_unfinished
@@ -56,6 +57,8 @@ def main(arguments: list[str], environment: Mapping[str, str] | None = None) -> 
     rank = options.rank if given.place.is_alone else given.place.rank
     _hand_over(options.handover.split(","), given.place.local_rank)
     die_with_parent(given.parent)
+    if given.healing:
+        healing_memory.mine = OwnHealing(given.healing, given.place.local_rank, given.kept)
     if options.input:
         relay, asks, *now = options.input.split(",")
         KeptInput(relay, asks).install(now=bool(now))
@@ -83,6 +86,7 @@ def _watch_outside(rundir: RunDirectory, attempt: int, rank: int) -> None:
     try:
         order = load_order(rundir, attempt)
         resumes = order.checkpoint_step is not None or bool(order.experiment)
+        resumes |= healing_memory.takes_dead_ranks_place()
     except (SupervisorError, OSError):  # told of where the session cannot be built
         resumes = False
     OUTSIDE.install(rundir.outside(rank), resumes=resumes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from supervisor.codes import Exactness
 from supervisor.events.state_events import Resumed, WarningEvent
 from supervisor.storage.checkpoints.checkpoints import CheckpointRing
+from supervisor.storage.run.healing_memory import takes_dead_ranks_place
 from supervisor.worker.checkpoints.starting_point import ResumePoint
 from supervisor.worker.core.call_state import forget_compiled
 from supervisor.worker.core.graphs_across import GRAPHS_ACROSS
@@ -114,7 +115,7 @@ class Arrival:
         progress.loop_shift = replay.steps_done - step
         progress.graphs.arrived(seen=bool(meta.get(GRAPHS_ACROSS)))
         replay.watch_stand_ins(self._stand_in_reached)
-        if self.ranks.place.is_first_rank:
+        if self.ranks.place.is_first_rank and not takes_dead_ranks_place():
             self.ring.discard_after(step)
         self.live.continue_at(step, replay.clock, replay.random.region)
         probe, loss = progress.probe, meta.get("loss_under_way")

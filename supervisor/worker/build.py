@@ -55,6 +55,7 @@ from supervisor.worker.judging.anomaly_scene import AnomalyScene, ModelScene
 from supervisor.worker.judging.step_judge import AlertTeller, NewTrainings, StepJudge
 from supervisor.worker.leave_listener import LeaveListener
 from supervisor.worker.live import Live
+from supervisor.worker.live_healing import LiveHealing
 from supervisor.worker.loading.loader_skipping import RecordedData
 from supervisor.worker.loading.loading_proofs import LoadingProofs
 from supervisor.worker.loading.placeholder_tracker import PlaceholderTracker
@@ -117,6 +118,7 @@ ORDER: tuple[type[Part], ...] = (
     Probes,
     ModelScene,
     OwnReports,
+    LiveHealing,
     LeaveListener,  # raises
 )
 """In which order parts are called, at each of their moments."""
@@ -333,12 +335,16 @@ class BuiltWorker(WorkerContext):
         )
         checkpoints = CheckpointListener(self, checkpointer, self.capture, times)
         of_rank = RankMemory(self.kept, self.place, self.memory) if self.kept else None
-        self.exit_checkpoint = ExitCheckpoint(self, self.capture, checkpointer, of_rank)
+        healing = LiveHealing(self, self.ranks, self.exchanges, self.snapshots.clear)
+        wants_state = healing.follow(of_rank)
+        self.exit_checkpoint = ExitCheckpoint(
+            self, self.capture, checkpointer, of_rank, wants_state
+        )
         is_retry = self.order.retry_until is not None
         found: list[Part] = [
             *(self.whole, times, FirstVariables(self.held), self.loading, self.files),
             *(self.exchanges, self.script_state, corruption, self.ordered, self.step_judge),
-            *(self.trial, self.retry, self.samples, self.probes, self.model_scene),
+            *(self.trial, self.retry, self.samples, self.probes, self.model_scene, healing),
             RecordedSteps(self, self.recorder, is_retry=is_retry),
             SnapshotListener(self, self.whole, self.snapshots, times, corruption),
             *(checkpoints, self.exit_checkpoint, LeaveListener(self, self.step_judge, checkpoints)),

@@ -268,7 +268,11 @@ class Resumption:
                 self.collectives.leave()
             arrived, more = arrival.put_rest_back(start, replay)
         finally:
-            self._silence.stop()
+            again = arrival.ranks.collectives
+            if again is not None and again.is_catching_up:  # what it says was said before
+                again.on_met.append(self._silence.end)
+            else:
+                self._silence.stop()
             self._call_state.replaying = False
             self._go_live()
         arrival.go_on(

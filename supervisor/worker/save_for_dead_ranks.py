@@ -28,7 +28,7 @@ from supervisor.storage.script_files.script_files import ScriptFiles
 from supervisor.training_state.replicas import tensor_digests, without_replicated
 from supervisor.training_state.snapshot import state_bytes
 from supervisor.worker.checkpoints.checkpoint_writer import CapturedCheckpoint, fill, with_digest
-from supervisor.worker.checkpoints.rank_memory import kept_at
+from supervisor.worker.checkpoints.rank_memory import KEPT_BEGAN, KEPT_INTERVAL, kept_at
 from supervisor.worker.ranks.exchanges import check_same_place
 
 
@@ -71,11 +71,6 @@ def save_jointly(ring: CheckpointRing, parts: Mapping[int, CapturedCheckpoint]) 
         meta={**metas[FIRST_RANK], **({RANKS: others} if others else {})},
         estimated_bytes=sum(state_bytes(captured.state) for captured in parts.values()),
     )
-
-
-INTERVAL = "script_files"
-BEGAN = "script_files_began"
-"""Of a kept state's meta: what `ScriptFiles.expect_interval` returned."""
 
 
 def main(arguments: list[str]) -> int:
@@ -132,7 +127,7 @@ def _completed(rundir: RunDirectory, rank: int, captured: CapturedCheckpoint) ->
     """Makes durable what the state refers to, as its rank would have done."""
     meta = dict(captured.meta)
     _sync(rundir, rank, int(str(meta["tape_offset"])))
-    interval, began = int(str(meta[INTERVAL])), float(str(meta.pop(BEGAN)))
+    interval, began = int(str(meta[KEPT_INTERVAL])), float(str(meta.pop(KEPT_BEGAN)))
     ScriptFiles(rundir, rank).begin_afterwards(interval, began)
     return dataclasses.replace(captured, meta=meta)
 

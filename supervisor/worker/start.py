@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from supervisor.errors import SupervisorError
 from supervisor.own_process import Given
+from supervisor.storage.run.healing_memory import takes_dead_ranks_place
 from supervisor.storage.run.run_state import load_order
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.worker import current
@@ -75,6 +76,7 @@ def _leave_where_others_resume(
         return
     try:
         resumes = load_order(rundir, attempt).checkpoint_step is not None
+        resumes |= takes_dead_ranks_place()
     except (SupervisorError, OSError):
         resumes = True
     if resumes:

@@ -27,7 +27,7 @@ from supervisor.events.run_events import (
     SignalReceived,
     WorkerExited,
 )
-from supervisor.events.state_events import Resumed, WarningEvent
+from supervisor.events.state_events import Healed, Resumed, WarningEvent
 from supervisor.events.step_events import (
     ActionEvent,
     ActionUndone,
@@ -51,7 +51,7 @@ from supervisor.storage.steps.flight_reader import FlightReader, read_group_step
 
 SHOWN = (
     *(AlertEvent, ActionEvent, ActionUndone, RollbackEvent, UpdateSkipped),
-    *(HangDetected, WorkerExited, RestartEvent, Resumed, SignalReceived),
+    *(HangDetected, WorkerExited, RestartEvent, Resumed, Healed, SignalReceived),
     *(WarningEvent, GaveUp, RunFinished),
 )
 RATE_STEPS = 100

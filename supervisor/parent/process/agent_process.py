@@ -20,6 +20,7 @@ from supervisor.parent.process.side_processes import SavedForDeadRanks, SaveForD
 from supervisor.parent.process.signals import to_send
 from supervisor.parent.terminal.output import OutputPump
 from supervisor.ranks import NodePlace, RankLaunch
+from supervisor.storage.run.healing_memory import HealingMemory
 from supervisor.storage.run.kept_memory import KeptMemory
 from supervisor.storage.run.rundir import RunDirectory
 
@@ -34,6 +35,7 @@ class AgentProcess:
     Attributes:
         local_ranks: how many ranks it starts on this node.
         kept: memory in which they keep their newest states.
+        healing: by which a rank that dies comes back alone; None where all are started again.
     """
 
     def __init__(self, launch: RankLaunch) -> None:
@@ -44,6 +46,7 @@ class AgentProcess:
             OSError: it cannot be started, or ends at once.
         """
         self._launch = launch
+        self.healing: HealingMemory | None = None
         self._start()
 
     def _start(self) -> None:
@@ -74,6 +77,13 @@ class AgentProcess:
             raise OSError(0, "the agent that starts the ranks has ended at once")
         self.local_ranks = int(ready["local_ranks"])
         self.kept = KeptMemory(self.local_ranks)
+
+    def keep_collectives(self) -> HealingMemory | None:
+        """Returns `healing`, made if it is not there; None where this system has no such memory."""
+        if self.healing is None:
+            with contextlib.suppress(OSError):
+                self.healing = HealingMemory(self.local_ranks)
+        return self.healing
 
     def revive(self) -> None:
         """Starts it again if it has ended.
@@ -157,6 +167,9 @@ class AgentProcess:
         self._process.dismiss(keep=False)
         self.stop_save_for_dead()
         self.kept.close()
+        if self.healing is not None:
+            self.healing.close()
+            self.healing = None
 
 
 class StartAbandoned(Exception):
@@ -195,6 +208,8 @@ class RankProcesses:
         self._agent = agent
         self._outputs = outputs
         self._codes: dict[int, int] = {}
+        self._starting: int | None = None  # its pid is still that of the dead one
+        self._are_killed = False
         self.lost: Mapping[int, str] = {}
         self.signals_sent: dict[int, list[int]] = {}
         agent.revive()
@@ -207,7 +222,17 @@ class RankProcesses:
         agent.stop_save_for_dead()
         # What ranks of several nodes keep lies in the memory of several machines.
         kept = dict(agent.kept.places) if place.count == 1 else {}
-        agent.order(command=list(line), streams=streams, kept=kept, node=dataclasses.asdict(place))
+        healing = {}
+        if kept and agent.healing is not None:
+            agent.healing.begin_attempt()
+            healing = dict(agent.healing.places)
+        agent.order(
+            command=list(line),
+            streams=streams,
+            kept=kept,
+            healing=healing,
+            node=dataclasses.asdict(place),
+        )
         report = self._await_start(meets_within_s, on_store, abandon)
         if "started" not in report:
             raise OSError(0, f"the ranks could not be started: {report.get('failed', report)}")
@@ -242,13 +267,29 @@ class RankProcesses:
         """Rank → how it ended, of those that have; negative after a signal."""
         return self._codes
 
+    def start_alone(self, rank: int, told: Mapping[str, Any]) -> None:
+        """Has a dead rank of this node, which is the only one, started again while the others live.
+
+        Args:
+            rank: that has ended.
+            told: what its new process is told beside what all are told.
+        """
+        self._agent.order(again=rank, healing=dict(told))
+        del self._codes[rank]
+        self._starting = rank
+
     def wait(self, timeout_s: float) -> bool:
         """Returns whether all have ended, after at most `timeout_s`."""
         deadline = time.monotonic() + timeout_s
         while len(self._codes) < len(self._pids):
             left = deadline - time.monotonic()
             report = self._agent.next_report(max(0.0, left))
-            if report is not None and "ended" in report:
+            if report is not None and "again" in report:
+                pid = self._pids[int(report["again"])] = int(report["pid"])
+                self._starting = None
+                if self._are_killed:
+                    os.kill(pid, signal.SIGKILL)
+            elif report is not None and "ended" in report:
                 self._codes[int(report["ended"])] = int(report["code"])
             elif report is None and not self._agent.is_alive:
                 self._lose_with_agent()
@@ -266,8 +307,10 @@ class RankProcesses:
         self._codes.update(dict.fromkeys(left, -signal.SIGKILL))
 
     def send(self, signum: int, *, but: Collection[int] = ()) -> None:
+        self._are_killed |= signum == signal.SIGKILL
         for rank, pid in self._pids.items():
-            sent = None if rank in self._codes or rank in but else to_send(pid, signum)
+            is_here = rank not in self._codes and rank not in but and rank != self._starting
+            sent = None if not is_here else to_send(pid, signum)
             if sent is not None:
                 with contextlib.suppress(OSError):
                     os.kill(pid, sent)

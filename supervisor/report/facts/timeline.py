@@ -69,6 +69,12 @@ def _of_state(event: JournalEvent) -> Words | None:
             return "bad", f"A checkpoint was not used: {event.reason or 'it is damaged'}."
         case state_events.Resumed():
             return _resumed(event)
+        case state_events.Healed():
+            return "good", (
+                f"Rank {event.rank} was killed and came back alone, from its state of step "
+                f"{show(event.from_step)} in memory: the others waited {event.waited_s:.1f} s, and "
+                "none went back."
+            )
         case state_events.WarningEvent():
             return "warn", event.message or "A warning without text."
     return None

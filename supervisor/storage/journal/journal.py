@@ -120,6 +120,10 @@ class Journal:
     Lines that the disk refuses are kept (`KeptWrites`). Those for which there is no room either are
     counted in `lost`, and a warning says how many are missing as soon as there is. Events that
     repeat endlessly are limited by `EventBudget`.
+
+    Attributes:
+        lost: events that are missing.
+        is_silent: what is written now was written before, by another process of this rank.
     """
 
     def __init__(
@@ -133,6 +137,7 @@ class Journal:
     ) -> None:
         """`limits`: the defaults if None."""
         self.lost = 0
+        self.is_silent = False
         self._budget = EventBudget(limits or LimitSettings())
         self._lines = LineFile(path)
         self._attempt = attempt
@@ -147,6 +152,8 @@ class Journal:
         Its time, attempt and rank are set here. NaN and infinities are written as the strings
         "nan", "inf", "-inf": ``float`` reads both.
         """
+        if self.is_silent:
+            return True
         with self._lock:
             left_out = self._budget.admit(event)
             if left_out is None:
@@ -180,6 +187,7 @@ class SilentJournal(Journal):
     def __init__(self) -> None:
         """Opens nothing."""
         self.lost = 0
+        self.is_silent = True
 
     def write(self, event: JournalEvent) -> bool:
         return True

@@ -86,6 +86,11 @@ class KeptMemory:
             for rank, own in enumerate(self._places)
         }
 
+    def steps_of(self, local_rank: int) -> list[int | None]:
+        """Returns the step of each of a rank's places; None for one without a whole state."""
+        heads = [read_head(descriptor) for descriptor in self._places[local_rank]]
+        return [None if head is None else head.step for head in heads]
+
     def newest_step(self) -> int | None:
         """Returns the newest step of which all ranks have a whole state; None if there is none."""
         common: set[int] | None = None

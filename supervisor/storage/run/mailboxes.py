@@ -51,6 +51,8 @@ class StepMailbox:
 
     Attributes:
         was_left: an exchange has failed because another rank had left.
+        may_still_come: asked while others take long: whether one of them is started again, for
+            which there is no time limit here.
 
     Raises:
         OSError: it cannot be created or mapped.
@@ -76,6 +78,16 @@ class StepMailbox:
         self._timeout_s = timeout_s
         self._count = 0
         self.was_left = False
+        self.may_still_come: Callable[[], bool] = lambda: False
+
+    @property
+    def count(self) -> int:
+        """How many exchanges there were."""
+        return self._count
+
+    def skip_to(self, count: int) -> None:
+        """This rank takes up where another process of its place had made so many exchanges."""
+        self._count = count
 
     @property
     def max_bytes(self) -> int:
@@ -152,7 +164,9 @@ class StepMailbox:
             if tries % _SPINS == 0:
                 if any(map(self._has_left, range(self.ranks))):
                     return self._last_words(rank)  # who heard all before it left heard this one
-                if time.monotonic() > deadline or (is_in_vain is not None and is_in_vain()):
+                if self.may_still_come():
+                    deadline = time.monotonic() + self._timeout_s
+                elif time.monotonic() > deadline or (is_in_vain is not None and is_in_vain()):
                     return None
             time.sleep(_PAUSES_S[min(tries // _SPINS, len(_PAUSES_S) - 1)])
 

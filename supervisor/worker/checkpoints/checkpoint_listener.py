@@ -123,13 +123,13 @@ class CheckpointListener(TimedPart):
     def at_boundary(self, step: int) -> None:
         checkpointer, schedule, health = self._checkpointer, self._schedule, self._health
         checkpointer.measure(step, self._times.now)
-        if step == 0 or schedule.is_restarting:
+        if step == 0 or schedule.is_restarting or schedule.repeats():
             return
         wanted = schedule.checkpoint_reason
         due = wanted or (not health.is_alarm and self.has_turn(step))
         if due and not wanted and self._turns.are_own and self._capture.puts_off():
             checkpointer.put_off()
-        elif due and checkpointer.may_save(step):
+        elif due and checkpointer.may_save(step) and not checkpointer.has_saved(step):
             schedule.checkpoint_reason = ""
             self.save_now(step, wanted or "interval", wait=False)
         checkpointer.healthy_at(step, health.last_trouble_step)

@@ -25,6 +25,7 @@ from supervisor.events.state_events import (
 from supervisor.held_memory import BUFFER, HeldMemory, return_to_system
 from supervisor.settings import CheckpointSettings
 from supervisor.storage.journal.journal import Journal
+from supervisor.storage.run.healing_memory import takes_dead_ranks_place
 from supervisor.training_state.snapshot import Snapshot, copy_state, state_bytes
 from supervisor.worker.checkpoints.checkpoint_writer import CapturedCheckpoint, CheckpointWriter
 from supervisor.worker.checkpoints.save_interval import SaveInterval
@@ -98,6 +99,10 @@ class Checkpointer:
     def is_free(self, step: int) -> bool:
         """Whether a save at `step` would neither wait nor take the place of an abandoned state."""
         return not self.is_busy and step not in self._abandoned
+
+    def has_saved(self, step: int) -> bool:
+        """Whether another process of this rank has saved this step, which died behind it."""
+        return takes_dead_ranks_place() and step in self._writer.steps()
 
     def may_save(self, step: int) -> bool:
         """Whether a save that is wanted is made now, at `step`."""

@@ -6,12 +6,13 @@ import contextlib
 import dataclasses
 import math
 import time
+from collections.abc import Callable
 
 from supervisor.errors import CheckpointError
 from supervisor.worker.checkpoints.checkpoint_listener import BoundaryCapture
 from supervisor.worker.checkpoints.checkpoint_writer import CapturedCheckpoint
 from supervisor.worker.checkpoints.checkpointer import Checkpointer
-from supervisor.worker.checkpoints.rank_memory import RankMemory
+from supervisor.worker.checkpoints.rank_memory import KEPT_BEGAN, KEPT_INTERVAL, RankMemory
 from supervisor.worker.core.boundaries import TimedPart
 from supervisor.worker.core.budget import Share, usual_cost
 from supervisor.worker.core.part import Ended
@@ -41,11 +42,16 @@ class ExitCheckpoint(TimedPart):
         capture: BoundaryCapture,
         checkpointer: Checkpointer,
         of_rank: RankMemory | None,
+        wants_state: Callable[[], bool] | None = None,
     ) -> None:
+        """`wants_state`: asked whether one is to be kept soon; where it is given, one is also kept
+        with each checkpoint."""
         super().__init__(context.turns)
         settings = context.settings.parting
         can_write = context.place.is_alone or of_rank is not None
         self._is_enabled = settings.enabled and can_write and not context.is_experiment
+        self._keeps_saved = self._is_enabled and wants_state is not None
+        self._wants_state = wants_state or (lambda: False)
         self._every = settings.every_steps
         self._share = Share(settings.max_overhead)
         self._capture = capture
@@ -73,7 +79,9 @@ class ExitCheckpoint(TimedPart):
         if is_sick and self._of_rank is not None:
             self._of_rank.forget()  # what trouble has followed is not to be gone back to
             self._rank_kept = -1
-        if step == 0 or not self.has_turn(step) or is_sick or self._schedule.is_restarting:
+        if is_sick or self._schedule.is_restarting or self._schedule.repeats():
+            return
+        if step == 0 or not (self.has_turn(step) or self._follows_save(step)):
             return
         if self._of_rank is None and step == self._checkpointer.last_step:
             return
@@ -86,11 +94,16 @@ class ExitCheckpoint(TimedPart):
             self._keep_for_rank(self._of_rank, captured)
         self._has_cost(time.perf_counter() - started)
 
+    def _follows_save(self, step: int) -> bool:
+        """A rank that comes back alone must not go back behind the last checkpoint: its own part of
+        that one is on disk."""
+        return self._keeps_saved and step == self._checkpointer.last_step
+
     def _keep_for_rank(self, memory: RankMemory, captured: CapturedCheckpoint) -> None:
         """What a killed process cannot do any more is done now: its replay log leaves the
         buffer."""
         interval, began = self._script_files.expect_interval()
-        meta = {**captured.meta, "script_files": interval, "script_files_began": began}
+        meta = {**captured.meta, KEPT_INTERVAL: interval, KEPT_BEGAN: began}
         if meta["tape_offset"] != -1:
             meta["tape_offset"] = self._replay_log.write_out_to_mark()
             if meta["tape_offset"] == -1:
@@ -152,6 +165,8 @@ class ExitCheckpoint(TimedPart):
                 return False  # a state that was abandoned has this place
         elif not self._checkpointer.is_free(step):
             return False  # the memory of the last save may be in use
+        if self._wants_state():
+            return True
         if self._every is not None:
             return step % self._every == 0
         return time.monotonic() >= self._next_at

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from supervisor.codes import Found
@@ -17,6 +17,10 @@ from supervisor.training_state.snapshot import state_bytes
 from supervisor.worker.checkpoints.checkpoint_writer import CapturedCheckpoint
 from supervisor.worker.core.worker_context import WorkerContext
 
+KEPT_INTERVAL = "script_files"
+KEPT_BEGAN = "script_files_began"
+"""Of a kept state's meta: what `ScriptFiles.expect_interval` returned."""
+
 
 class RankMemory:
     """Takes the places of `KeptMemory` in turn.
@@ -25,6 +29,10 @@ class RankMemory:
         paths: of this rank's places; the parent has given them.
         place: of this rank.
         memory: in which there must be room for them.
+
+    Attributes:
+        on_kept: called with the number of a place and its step when a state is whole there.
+        on_forgotten: called when no place holds one any more.
     """
 
     def __init__(self, paths: Sequence[str], place: RankPlace, memory: HeldMemory) -> None:
@@ -33,6 +41,8 @@ class RankMemory:
         self._memory = memory
         self._places: list[SharedMemoryState] = []
         self._turn = 0
+        self.on_kept: Callable[[int, int], None] = lambda place, step: None
+        self.on_forgotten: Callable[[], None] = lambda: None
 
     def keep(self, captured: CapturedCheckpoint) -> None:
         """Copies a state, its tensors live, in the place of the one before the last.
@@ -46,11 +56,13 @@ class RankMemory:
                 self._places = [SharedMemoryState(path) for path in self._paths]
             self._turn = (self._turn + 1) % PLACES
             self._places[self._turn].put(captured.step, self._content(captured))
+            self.on_kept(self._turn, captured.step)
         except OSError as error:
             raise CheckpointError(f"memory beside the process: {error}") from error
 
     def forget(self) -> None:
         """There is nothing in any place any more."""
+        self.on_forgotten()
         for place in self._places:
             place.forget()
 
@@ -58,6 +70,7 @@ class RankMemory:
         size, memory = state_bytes(state), self._memory
         if memory.allows(HELD, size, PLACES):
             return memory.holds(HELD, size, PLACES)
+        self.on_forgotten()
         for place in self._places:
             place.empty()
         self._places = []

@@ -76,7 +76,8 @@ class SnapshotListener(TimedPart):
         return step >= self._next
 
     def at_boundary(self, step: int) -> None:
-        if self._turns.schedule.is_restarting:
+        schedule = self._turns.schedule
+        if schedule.is_restarting or schedule.repeats():
             return
         if self.has_turn(step) and not self._health.is_warning:
             self._take(step)

@@ -9,8 +9,14 @@ from typing import Any
 from supervisor.errors import CheckpointError
 from supervisor.events.state_events import CheckpointRejected, WarningEvent
 from supervisor.ranks import RankPlace
+from supervisor.storage.checkpoints.checkpoint_files import write_section
 from supervisor.storage.checkpoints.checkpoints import Checkpoint, CheckpointRing
 from supervisor.storage.checkpoints.parts import metas_of, part_of, ranks_of
+from supervisor.storage.files.private_files import make_private
+from supervisor.storage.run import healing_memory
+from supervisor.storage.run.healing_memory import takes_dead_ranks_place
+from supervisor.storage.run.rundir import RunDirectory
+from supervisor.storage.script_files.script_files import ScriptFiles
 from supervisor.training_state.sharding.gathered import (
     GatheredState,
     check_digest,
@@ -18,6 +24,8 @@ from supervisor.training_state.sharding.gathered import (
     read_all_ranks,
     read_rank_state,
 )
+from supervisor.training_state.snapshot import copy_state
+from supervisor.worker.checkpoints.rank_memory import KEPT_BEGAN, KEPT_INTERVAL, kept_at
 from supervisor.worker.core.worker_context import WorkerContext
 from supervisor.worker.ranks.exchanges import CommonBeginning, common_beginning
 
@@ -61,7 +69,7 @@ def find_starting_point(context: WorkerContext, ring: CheckpointRing) -> ResumeP
     ordered one, and is abandoned no longer then. Called once, at the worker's start.
     """
     start = _find(context, ring)
-    if context.place.is_first_rank:
+    if context.place.is_first_rank and not takes_dead_ranks_place():
         with contextlib.suppress(CheckpointError):  # they stay what they are: for a person
             ring.leave_course(-1 if start is None else start.checkpoint.step)
     return start
@@ -69,6 +77,8 @@ def find_starting_point(context: WorkerContext, ring: CheckpointRing) -> ResumeP
 
 def _find(context: WorkerContext, ring: CheckpointRing) -> ResumePoint | None:
     place, journal, step = context.place, context.journal, context.order.checkpoint_step
+    if takes_dead_ranks_place():
+        return _of_dead_rank(context.rundir, place)
     if step is None:
         return None
     found = ring.checkpoints()
@@ -89,6 +99,31 @@ def _find(context: WorkerContext, ring: CheckpointRing) -> ResumePoint | None:
             journal.write(CheckpointRejected(step=checkpoint.step, reason=str(error)))
     journal.write(WarningEvent(message="no checkpoint can be loaded: starting from the beginning"))
     return None
+
+
+def _of_dead_rank(rundir: RunDirectory, place: RankPlace) -> ResumePoint:
+    """Returns what the rank of this process has kept in memory before it died.
+
+    Raises:
+        CheckpointError: it is not there.
+        OSError: its record of files cannot be completed.
+    """
+    own = healing_memory.mine
+    found = None if own is None else kept_at(own.kept, own.step)
+    if found is None:
+        raise CheckpointError("what the dead rank has kept in memory is gone")
+    captured = found[1]
+    meta = dict(captured.meta)
+    interval, began = int(str(meta[KEPT_INTERVAL])), float(str(meta.pop(KEPT_BEGAN)))
+    ScriptFiles(rundir, place.rank).begin_afterwards(interval, began)
+    folder = rundir.root / "healed" / f"rank_{place.rank}"
+    make_private(folder)
+    for name, content in captured.sections.items():
+        write_section(folder, name, content)
+    checkpoint = Checkpoint(step=captured.step, path=folder, time=began, meta=meta)
+    return ResumePoint(
+        checkpoint=checkpoint, state=copy_state(captured.state), saved_by=place.world_size
+    )
 
 
 def _of_same_ranks(checkpoint: Checkpoint, place: RankPlace) -> ResumePoint:

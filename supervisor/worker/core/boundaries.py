@@ -6,6 +6,7 @@ import math
 import time
 from abc import abstractmethod
 from collections import deque
+from collections.abc import Callable
 
 from supervisor.worker.core.part import Part
 
@@ -21,15 +22,18 @@ class BoundarySchedule:
         checkpoint_reason: why a checkpoint was asked for; empty if none was.
         leave: ("interrupted", "restart", "retry", "stop", "mistake" or "completed", reason) once
             the process is to end.
+        repeats: whether the boundary under way is one that another process of this rank has come
+            to before: its state is neither saved nor kept again.
     """
 
-    __slots__ = ("checkpoint_reason", "leave", "step", "time")
+    __slots__ = ("checkpoint_reason", "leave", "repeats", "step", "time")
 
     def __init__(self) -> None:
         self.step = 0.0
         self.time = math.inf
         self.checkpoint_reason = ""
         self.leave: tuple[str, str] | None = None
+        self.repeats: Callable[[], bool] = lambda: False
 
     def ask(self) -> None:
         """The next boundary is to be looked at."""

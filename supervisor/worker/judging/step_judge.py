@@ -21,6 +21,7 @@ from supervisor.pipeline import Judgement, Pipeline
 from supervisor.records import Alert, StepRecord
 from supervisor.storage.checkpoints.checkpoint_files import PIPELINE, read_section
 from supervisor.storage.journal.journal import AlertLog, SilentAlertLog
+from supervisor.storage.run.healing_memory import takes_dead_ranks_place
 from supervisor.storage.steps.flight_recorder import FlightRecorder
 from supervisor.training_state.snapshot import SnapshotRing
 from supervisor.worker.core.part import ALWAYS, Arrived, Ended, Part, SavePoint
@@ -202,7 +203,8 @@ class StepJudge(Part):
             remembered = read_section(arrived.path, PIPELINE)
             if remembered is not None:
                 self._pipeline.load_state_dict(remembered)
-                self._pipeline.resumed(arrived.step, arrived.path.name)
+                if not takes_dead_ranks_place():  # the other ranks' pipelines go on
+                    self._pipeline.resumed(arrived.step, arrived.path.name)
         return []
 
     def ends(self, how: Ended) -> None:

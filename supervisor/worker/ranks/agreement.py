@@ -10,7 +10,7 @@ import json
 import math
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import xxhash
@@ -20,6 +20,8 @@ from supervisor.errors import ReplayError
 from supervisor.held_memory import HeldMemory
 from supervisor.ranks import FIRST_RANK
 from supervisor.records import StepRecord
+from supervisor.storage.run.healing_memory import takes_dead_ranks_place
+from supervisor.storage.run.mailboxes import StepMailbox
 from supervisor.worker.core.boundaries import BoundarySchedule, GroupTurns
 from supervisor.worker.core.progress import Progress
 from supervisor.worker.ranks.exchanges import is_same_place
@@ -177,6 +179,23 @@ class StepMessage:
         )
 
 
+def is_same_step(before: bytes, now: bytes) -> bool:
+    """Whether two messages of a rank tell of the same step, with the same loss, norm and decisions;
+    times may differ."""
+    if before == now:
+        return True
+    try:
+        both = StepMessage.unpack(before), StepMessage.unpack(now)
+    except ValueError:
+        return False
+    first, second = ((m.record, m.decided, m.exchanged) for m in both)
+    figures = [
+        (r.step, repr(r.loss), repr(r.grad_norm), repr(r.lr), decided, exchanged)
+        for r, decided, exchanged in (first, second)
+    ]
+    return figures[0] == figures[1]
+
+
 ARRIVES_WITHIN_S = 3600.0
 """For the slowest rank's replay; ranks replay the same steps, but not at the same speed."""
 LONGEST_REASON = 600
@@ -229,6 +248,13 @@ class Agreement:
 
     def stop(self) -> None:
         """This rank takes part no more."""
+
+    def standing(self) -> dict[str, int]:
+        """Returns how far this rank has come, as values of JSON: for one that takes its place."""
+        return {}
+
+    def stand_at(self, standing: Mapping[str, int]) -> None:
+        """This rank takes the place of one that stood there."""
 
 
 class GroupAgreement(Agreement):
@@ -318,7 +344,20 @@ class GroupAgreement(Agreement):
             self._progress.boundaries_at_updates()
         return agree([message.record for message in messages])
 
+    def standing(self) -> dict[str, int]:
+        count = self._mailbox.count if isinstance(self._mailbox, StepMailbox) else 0
+        return {"count": count, "decided": self._decided}
+
+    def stand_at(self, standing: Mapping[str, int]) -> None:
+        if isinstance(self._mailbox, StepMailbox):
+            self._mailbox.skip_to(standing["count"])
+        self._decided = standing["decided"]
+
     def arrived(self, step: int, reasons: list[str], *, done: int) -> list[str]:
+        if takes_dead_ranks_place():  # the others have not moved
+            if reasons:
+                raise ReplayError(f"a rank can come back alone only exactly: {'; '.join(reasons)}")
+            return reasons
         own = json.dumps([step, "; ".join(reasons)[:LONGEST_REASON], done]).encode()
         told = self._mailbox.exchange(own, ARRIVES_WITHIN_S)
         try:

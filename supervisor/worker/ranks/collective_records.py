@@ -16,6 +16,7 @@ import torch
 
 from supervisor.storage.files.private_files import make_private, reserve, write_private
 from supervisor.worker.process.patches_process import leave_signals_to_the_script
+from supervisor.worker.ranks.sequence_numbers import SequenceNumbers
 
 _NCCL, _ANY = "_dump_nccl_trace_json", "_dump_fr_trace_json"
 _KEPT = "2000"
@@ -83,7 +84,7 @@ EVERY_S = 0.5
 def entered_collectives() -> int:
     """Returns the sequence number of the script's default group; 0 where there is none."""
     group: Any = torch.distributed.group.WORLD
-    return int(group._get_sequence_number_for_group()) if group is not None else 0
+    return SequenceNumbers.of(group) if group is not None else 0
 
 
 class CollectiveCount:

@@ -17,6 +17,7 @@ import xxhash
 
 from supervisor.errors import CheckpointError
 from supervisor.worker.core.part import Arrived, Part, SavePoint
+from supervisor.worker.ranks.sequence_numbers import SequenceNumbers
 
 BEGAN = "began"
 """In a checkpoint's meta of each rank: `Counts.as_meta` at the place where it began to train."""
@@ -176,6 +177,15 @@ class Exchanges(Part):
     def goes_live(self, arrived: Arrived) -> None:
         self.start()
 
+    def standing(self) -> dict[str, Any]:
+        """Returns from where this rank counts, as values of JSON: for one that takes its place."""
+        return {"before": self._before, "aside": self._aside, "at_forward": self.at_forward}
+
+    def stand_at(self, standing: Mapping[str, Any]) -> None:
+        """This rank takes the place of one that stood there."""
+        self._before, self._aside = dict(standing["before"]), dict(standing["aside"])
+        self.at_forward = standing["at_forward"]
+
     def save(self, point: SavePoint) -> None:
         began = None if self.began is None else self.began.as_meta()
         point.note({EXCHANGED: self.balance(), BEGAN: began})
@@ -194,7 +204,7 @@ class Exchanges(Part):
         nobody counts them. Objects and messages do not count."""
         name = _own(group)[1]
         try:
-            number = int(group._get_sequence_number_for_group())
+            number = SequenceNumbers.of(group)
         except RuntimeError:
             return None
         return number - self._aside.get(name, 0) - self._told.get(name, 0)
@@ -371,7 +381,7 @@ def _own(group: Any) -> tuple[int, str]:
 
 def _sequence(group: Any) -> int:
     try:
-        return int(group._get_sequence_number_for_group())
+        return SequenceNumbers.of(group)
     except RuntimeError:  # a backend that does not count
         return 0
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Protocol
 
 from supervisor.ranks import RankPlace
+from supervisor.storage.run.healing_memory import takes_dead_ranks_place
 from supervisor.storage.run.mailboxes import TIMEOUT_S, NodeBarrier, StepMailbox
 from supervisor.worker.core.worker_context import WorkerContext
 
@@ -311,7 +312,7 @@ class NodesMailbox:
 def node_barrier(context: WorkerContext) -> NodeBarrier | None:
     """Where the ranks of a replay wait for each other; a mapped file is one node's alone."""
     place = context.place
-    if place.is_alone or place.local_world_size != place.world_size:
+    if place.is_alone or place.local_world_size != place.world_size or takes_dead_ranks_place():
         return None
     path = context.rundir.mailbox(context.attempt, place.node).with_suffix(".replay")
     try:

@@ -10,8 +10,15 @@ from supervisor.ranks import RankPlace
 from supervisor.storage.run.mailboxes import RankStatus
 from supervisor.worker.core.boundaries import BoundarySchedule, GroupTurns
 from supervisor.worker.core.worker_context import WorkerContext
-from supervisor.worker.ranks.agreement import Agreement, GroupAgreement, GroupSchedule
+from supervisor.worker.healing.collectives import Collectives
+from supervisor.worker.ranks.agreement import (
+    Agreement,
+    GroupAgreement,
+    GroupSchedule,
+    is_same_step,
+)
 from supervisor.worker.ranks.exchanges import Exchanges
+from supervisor.worker.ranks.kept_board import KeptBoard, collectives_of
 from supervisor.worker.ranks.nodes_mailbox import NodeLink, mailbox_of
 from supervisor.worker.ranks.waiting_ranks import WaitingRanks
 
@@ -26,6 +33,7 @@ class RankContext:
         schedule: of boundaries; that of several ranks waits for what all have agreed on.
         waiting: knows of ranks that cannot come to this one's update; None for one process.
         link: to the other nodes; None if there are none.
+        collectives: of a rank that may come back alone; None where all are started again.
     """
 
     place: RankPlace
@@ -33,6 +41,7 @@ class RankContext:
     schedule: BoundarySchedule
     waiting: WaitingRanks | None = None
     link: NodeLink | None = None
+    collectives: Collectives | None = None
 
     @classmethod
     def of(
@@ -51,7 +60,14 @@ class RankContext:
             RankStatus(notes, place.local_rank, place.local_world_size), exchanges
         )
         link = NodeLink(place.node, place.nodes) if place.nodes > 1 else None
-        mailbox = mailbox_of(context.rundir.mailbox(context.attempt, place.node), place, link)
+        path, collectives = context.rundir.mailbox(context.attempt, place.node), None
+        if link is None:
+            collectives = collectives_of(context)
+        if collectives is None:
+            mailbox = mailbox_of(path, place, link)
+        else:
+            local, ranks = place.local_rank, place.local_world_size
+            mailbox = KeptBoard(path, local, ranks, collectives, is_same_step)
         warn = context.warn
 
         def lost() -> None:
@@ -79,4 +95,11 @@ class RankContext:
             on_lost=lost,
             on_split=split,
         )
-        return cls(place=place, agreement=agreement, schedule=schedule, waiting=waiting, link=link)
+        return cls(
+            place=place,
+            agreement=agreement,
+            schedule=schedule,
+            waiting=waiting,
+            link=link,
+            collectives=collectives,
+        )

@@ -1,0 +1,129 @@
+"""Random kills of ranks with `restart.healing=on`: are the weights those of an undisturbed
+training?
+
+``python -m benchmarks.healing [--kinds ddp fsdp2 zero1 groups] [--runs 2] [--kills 4] [--ranks
+2]``: for each kind one training without supervision of kills, then `runs` with `kills` random kills
+each, at random ranks, steps and places within a step. Prints a table, and JSON with ``--json``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+SCRIPT = """
+import ctypes, hashlib, json, os, time
+import torch, torch.distributed as dist, torch.nn as nn, torch.nn.functional as F
+dist.init_process_group("gloo")
+rank, world, kind = dist.get_rank(), dist.get_world_size(), os.environ["KIND"]
+kills = [k.split(":") for k in os.environ["KILLS"].split(",") if k]
+def here(step, place):
+    for r, s, p in kills:
+        flag = f"{os.environ['FLAGS']}/{r}_{s}_{p}"
+        if (int(r), int(s), p) == (rank, step, place) and not os.path.exists(flag):
+            ctypes.CDLL(None).creat(flag.encode(), 0o644)  # no file of the script's
+            os.kill(os.getpid(), 9)
+torch.manual_seed(rank)
+draw = torch.Generator().manual_seed(100 + rank)
+model = nn.Sequential(nn.Linear(64, 256), nn.LayerNorm(256), nn.ReLU(), nn.Dropout(0.1),
+nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 8)) groups = [dist.new_group([0, 1]),
+dist.new_group(list(range(world)))] if kind == "groups" else [None] if kind == "fsdp2":
+    from torch.distributed.fsdp import fully_shard
+    for part in (model[0], model[4], model): fully_shard(part)
+else:
+    model = nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.1)
+if kind == "zero1":
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+    optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=1e-3)
+else:
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+losses = []
+for step in range(60):
+    x, y = torch.randn(32, 64, generator=draw), torch.randn(32, 8, generator=draw)
+    here(step, "begin")
+    optimizer.zero_grad()
+    loss = F.mse_loss(model(x), y)
+    here(step, "forward")
+    loss.backward()
+    here(step, "backward")
+    optimizer.step()
+    here(step, "update")
+    mean = loss.detach().clone()
+    for group in groups:
+        if group is None or rank in dist.get_process_group_ranks(group):
+            dist.all_reduce(mean, group=group)
+    losses.append(mean.item())
+    time.sleep(0.02)
+held = [*model.state_dict().values(), *(v for s in optimizer.state.values() for v in s.values() if
+torch.is_tensor(v))] whole = b"".join((t.to_local() if hasattr(t, "to_local") else
+t).detach().numpy().tobytes() for t in held) told = [os.getpid(),
+hashlib.sha256(whole).hexdigest()[:12], hashlib.sha256(repr(losses).encode()).hexdigest()[:12]] with
+open(f"{os.environ['FLAGS']}/out_{rank}", "w") as file: file.write(json.dumps(told)) dist.barrier()
+"""
+PLACES = ("begin", "forward", "backward", "update")
+BACK = re.compile(r"rank \d+ is back after ([\d.]+) s")
+
+
+def train(kind: str, ranks: int, kills: list[str], folder: Path) -> dict[str, object]:
+    """Returns the digests of each rank and what the terminal said of healing."""
+    folder.mkdir()
+    (folder / "train.py").write_text(SCRIPT)
+    environment = {**os.environ, "KIND": kind, "KILLS": ",".join(kills), "FLAGS": str(folder)}
+    command = [str(Path(sys.executable).with_name("supervisor")), "run"]
+    command += ["--run-dir", str(folder / "run")]
+    command += ["--set", "restart.healing=on", "--set", "restart.crash_limit=9"]
+    command += ["--nproc-per-node", str(ranks), str(folder / "train.py")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900)
+    said = done.stdout + done.stderr
+    found = [folder / f"out_{rank}" for rank in range(ranks)]
+    ends = [json.loads(path.read_text()) if path.exists() else None for path in found]
+    return {
+        "digests": [None if end is None else end[1:] for end in ends],
+        "healed_s": [float(second) for second in BACK.findall(said)],
+        "declined": [line for line in said.splitlines() if "all ranks start again" in line],
+        "code": done.returncode,
+    }
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Returns 1 if the weights of a disturbed training were others."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kinds", nargs="+", default=["ddp", "fsdp2", "zero1", "groups"])
+    parser.add_argument("--runs", type=int, default=2)
+    parser.add_argument("--kills", type=int, default=4)
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args(arguments)
+    draw, table = random.Random(given.seed), []
+    with tempfile.TemporaryDirectory() as place:
+        for kind in given.kinds:
+            plain = train(kind, given.ranks, [], Path(place) / f"{kind}_plain")
+            for number in range(given.runs):
+                steps = sorted(draw.sample(range(12, 58), given.kills))
+                kills = [f"{draw.randrange(given.ranks)}:{s}:{draw.choice(PLACES)}" for s in steps]
+                found = train(kind, given.ranks, kills, Path(place) / f"{kind}_{number}")
+                same = found["digests"] == plain["digests"] and None not in found["digests"]
+                table.append({"kind": kind, "kills": kills, "same": same, **found})
+                print(json.dumps(table[-1]), flush=True)
+    print(f"{'kind':8} {'kills':>5} {'healed':>6} {'restarts':>8} {'same':>5}")
+    for kind in given.kinds:
+        rows = [row for row in table if row["kind"] == kind]
+        healed = sum(len(row["healed_s"]) for row in rows)
+        declined = sum(len(row["declined"]) for row in rows)
+        same = f"{sum(row['same'] for row in rows)}/{len(rows)}"
+        print(f"{kind:8} {given.kills * len(rows):5} {healed:6} {declined:8} {same:>5}")
+    if given.json:
+        print(json.dumps(table))
+    return int(not all(row["same"] for row in table))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,156 @@
+"""One rank was killed: whether it alone is started again, and until it is back.
+
+The others wait in the collective that failed, or for its message. Anything but one plain SIGKILL of
+a rank whose memory is whole has all ranks started again, as ever; a line says why.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Sequence
+
+from supervisor.held_memory import count_oom_kills
+from supervisor.parent.process.agent_process import AgentProcess, RankProcesses
+from supervisor.records import WorkerOrder
+from supervisor.storage.run.healing_memory import HealingMemory
+from supervisor.storage.run.rundir import RunDirectory
+
+CATCHES_UP_WITHIN_S = 600.0
+"""For the set-up of the script, its replay and the steps behind its state; then all start again."""
+_CHANGES = ("skip_steps", "lr_factor", "fp32", "batch_factor", "checkpoint_activations", "resigned")
+PART = ".part-"
+"""With this the name of what a rank hands over of a checkpoint begins."""
+_PLAIN = WorkerOrder(attempt=1)
+
+
+class RankHealing:
+    """One an attempt.
+
+    Args:
+        rundir: of the run.
+        agent: that starts the ranks; its memory is theirs.
+        order: of the attempt.
+        say: tells the terminal a line.
+    """
+
+    def __init__(
+        self,
+        rundir: RunDirectory,
+        agent: AgentProcess,
+        memory: HealingMemory,
+        order: WorkerOrder,
+        say: Callable[[str], None],
+    ) -> None:
+        self._rundir = rundir
+        self._agent = agent
+        self._memory = memory
+        self._order = order
+        self._say = say
+        self._rank: int | None = None
+        self._began_s = 0.0
+        self._steps: dict[int, int | None] = {}
+        self._is_over = False
+        self._oom_kills = count_oom_kills()
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a rank is on its way back; the others are silent, and it is no hang."""
+        return self._rank is not None
+
+    def look(
+        self, process: RankProcesses, last_steps: Sequence[int | None], *, may_go_on: bool
+    ) -> None:
+        """Called again and again; a rank whose end is to be treated as ever stays in
+        `process.codes`.
+
+        Args:
+            process: the ranks.
+            last_steps: of each rank, as recorded.
+            may_go_on: nobody wants the run to end.
+        """
+        if self._is_over:
+            return
+        if self._rank is not None:
+            self._await(process, self._rank, may_go_on)
+        elif any(process.codes.values()):
+            rank = next(rank for rank, code in process.codes.items() if code)
+            why = self._objection(process, rank, last_steps[rank]) if may_go_on else "it is to end"
+            if why:
+                self._decline(f"rank {rank} does not come back alone: {why}")
+            else:
+                self._start(process, rank, last_steps[rank])
+
+    def _start(self, process: RankProcesses, rank: int, last_step: int | None) -> None:
+        step, _ = self._newest(rank)
+        self._rank, self._began_s = rank, time.monotonic()
+        self._steps[rank] = last_step
+        self._memory.mailbox.generation += 1
+        self._say(
+            f"rank {rank} was killed (SIGKILL): it alone starts again, from step {step} in memory; "
+            "the others wait"
+        )
+        process.start_alone(rank, {"step": step, "died_s": time.time()})
+
+    def _await(self, process: RankProcesses, rank: int, may_go_on: bool) -> None:
+        mailbox, waited_s = self._memory.mailbox, time.monotonic() - self._began_s
+        if mailbox.done == mailbox.generation and not mailbox.declined:
+            self._rank = None
+            answers = mailbox.answered(rank)
+            self._say(
+                f"rank {rank} is back after {waited_s:.1f} s ({answers} answers of its log): no "
+                "other rank went back"
+            )
+        elif mailbox.declined:
+            why = next(filter(None, map(mailbox.objection_of, process.ranks)), "it has ended")
+            self._decline(f"rank {rank} could not come back alone: {why}")
+        elif process.codes:
+            ended = ", ".join(map(str, sorted(process.codes)))
+            self._decline(f"rank {rank} does not come back alone: rank {ended} has ended meanwhile")
+        elif waited_s > CATCHES_UP_WITHIN_S or not may_go_on:
+            self._decline(f"rank {rank} is not back after {waited_s:.0f} s")
+
+    def _decline(self, why: str) -> None:
+        self._is_over, self._rank = True, None
+        self._memory.mailbox.decline()
+        self._say(f"{why}: all ranks start again")
+
+    def _objection(self, process: RankProcesses, rank: int, last_step: int | None) -> str:
+        """Why all ranks start again; empty if this one can come back alone."""
+        if process.codes[rank] != -signal.SIGKILL or rank in process.signals_sent:
+            return "it was not killed by somebody else's SIGKILL"
+        if len(process.codes) > 1:
+            return "another rank has ended as well"
+        if count_oom_kills() > self._oom_kills:
+            return "there is not enough memory"
+        if self._steps.get(rank, -1) == last_step:
+            return "it was killed again before it had made a step"
+        if any(getattr(self._order, name) != getattr(_PLAIN, name) for name in _CHANGES):
+            return "this attempt began with a treatment"
+        if self._order.retry_until is not None or self._order.experiment:
+            return "this attempt is an experiment"
+        for each in process.ranks:
+            why = self._memory.mailbox.objection_of(each)
+            if why:
+                return f"rank {each}: {why}"
+        return self._memory_objection(rank)
+
+    def _memory_objection(self, rank: int) -> str:
+        step, place = self._newest(rank)
+        if step is None:
+            return "it has no state in memory yet"
+        if self._memory.log_step(rank, place) != step:
+            return "its log has not all that came behind its state"
+        folder = self._rundir.checkpoints
+        if any(folder.glob(f"{PART}*")):
+            return "a checkpoint was being written"
+        saved = [int(p.name.rpartition("_")[2]) for p in folder.glob("step_*") if p.is_dir()]
+        if max(saved, default=0) > step:
+            return "a checkpoint is newer than its state in memory"
+        return ""
+
+    def _newest(self, rank: int) -> tuple[int | None, int]:
+        """Returns the newest step of which the rank has a whole state, and in which place."""
+        found = self._agent.kept.steps_of(rank)
+        whole = [(step, place) for place, step in enumerate(found) if step is not None]
+        return max(whole, default=(None, 0))

@@ -1,0 +1,423 @@
+"""The script's collectives: made and kept while all ranks live, answered while this one catches up.
+
+Each is made at once and waited for, so a rank has one under way at most. If it fails because a rank
+died, whoever lives waits within it; a buffer that was half reduced gets back what this rank gave.
+Ranks can be apart by what they have completed: those ahead make earlier ones again for the others.
+"""
+
+from __future__ import annotations
+
+import enum
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import torch
+
+from supervisor.storage.run.healing_memory import BEGINNING, HealingBoard
+from supervisor.worker.core.call_state import CallState
+from supervisor.worker.core.process_signs import SHORT, ExitRequest
+from supervisor.worker.healing.collectives_log import CollectivesLog, Entry, checksum_of
+from supervisor.worker.healing.links import Gloo, Links, is_agents_store
+from supervisor.worker.healing.operations import NAMESPACE, Call, fill
+
+FIRST_STEPS = 3
+"""What they exchange stays: a replay executes the first step, and DDP arranges its buckets in the
+forward behind it."""
+MOST_COST = 0.02
+"""Of the training's time, with ``restart.healing: auto``."""
+MEASURED_STEPS = 20
+"""Behind which that is judged."""
+_SENDS = ("send", "recv_", "recv_any_source_")
+_OWN, _ALL = 1, 2
+"""Signatures of messages; no operation has these."""
+
+
+class Mode(enum.Enum):
+    """Who gives the result of a collective.
+
+    MADE: it is made with the other ranks.
+    REPLAYED: this process is on its way to its rank's state, which only the log of the beginning
+        can answer.
+    ANSWERED: it trains what its rank had trained, with the log behind that state.
+    """
+
+    MADE = "made"
+    REPLAYED = "replayed"
+    ANSWERED = "answered"
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """A collective that another rank may not have completed."""
+
+    group: str
+    number: int
+    call: Call
+    gave: Sequence[torch.Tensor]
+
+
+class Collectives:
+    """One a process.
+
+    Args:
+        mailbox, logs: of this rank, in the parent's memory.
+        rank, world_size: of this process.
+        call_state: what happens here is not the script's.
+        heals: this process takes the place of one that died.
+        steps_done: returns the steps of the training so far.
+        most_cost: share of the time behind which healing is given up; None for no limit.
+
+    Attributes:
+        mode: see `Mode`.
+        called: group → collectives that this rank has called.
+        completed: those of them that are over.
+        answers: how many collectives and messages the log has answered.
+        on_met: called when all ranks have come together again.
+    """
+
+    def __init__(
+        self,
+        mailbox: HealingBoard,
+        logs: Sequence[CollectivesLog],
+        rank: int,
+        world_size: int,
+        call_state: CallState,
+        *,
+        heals: bool,
+        steps_done: Callable[[], int] = lambda: 0,
+        most_cost: float | None = None,
+    ) -> None:
+        self.mode = Mode.REPLAYED if heals else Mode.MADE
+        self.called: dict[str, int] = {}
+        self.completed: dict[str, int] = {}
+        self.answers = 0
+        self.on_met: list[Callable[[], None]] = []
+        self._mailbox = mailbox
+        self._logs = logs
+        self._links = Links(mailbox, rank, world_size)
+        self._rank = rank
+        self._call_state = call_state
+        self._heals = heals
+        self._steps_done = steps_done
+        self._kept: deque[_Kept] = deque()
+        self._section: CollectivesLog | None = None
+        self._entries: list[Entry] = []
+        self._at = 0
+        self._trains = False
+        self._objected = ""
+        self._writing = threading.Lock()
+        self._most_cost = most_cost
+        self._cost_s = 0.0
+        self._measured_from: tuple[int, float] | None = None
+        beginning = logs[BEGINNING]
+        if heals:
+            self._entries = list(beginning.entries())
+        else:
+            beginning.start(0)
+
+    def start(self) -> None:
+        """From here on a rank may come back alone."""
+        self._mailbox.takes_part(self._rank)
+
+    def object_to(self, why: str) -> None:
+        """None can any more in this attempt; the first reason is told."""
+        if not self._objected:
+            self._objected = why
+            self._mailbox.object_to(self._rank, why)
+
+    # --- what is kept ------------------------------------------------------------------------
+
+    def training_starts(self) -> None:
+        """What was exchanged before is the same in each replay."""
+        self._trains = True
+        c10d: Any = torch.distributed.distributed_c10d
+        if torch.distributed.is_initialized() and not is_agents_store(c10d._get_default_store()):
+            self.object_to("the ranks meet in a store of their own")
+
+    def state_kept(self, place: int, step: int) -> None:
+        """The rank's state of `step` is in this place of its memory: what comes behind it is kept
+        from here on."""
+        if not self._heals:
+            self._section = self._logs[place]
+            self._section.start(step)
+
+    def states_forgotten(self) -> None:
+        """There is no such state any more."""
+        self._section = None
+        for log in self._logs[:BEGINNING]:
+            log.stop()
+
+    @property
+    def wants_state(self) -> bool:
+        """Whether the log behind the newest state has less than half of its room left."""
+        return self._section is not None and self._section.is_half_full
+
+    def _log(self, signature: int, checksum: int, got: Sequence[torch.Tensor | bytes]) -> None:
+        with self._writing:
+            beginning = self._logs[BEGINNING]
+            is_message = signature in (_OWN, _ALL)
+            begins = self._is_beginning and not is_message
+            if begins and not beginning.append(signature, checksum, got):
+                self.object_to("what the ranks exchange before their training is too much")
+            if self._section is not None:
+                self._section.append(signature, checksum, got)
+
+    @property
+    def _is_beginning(self) -> bool:
+        return self._call_state.replaying or self._steps_done() < FIRST_STEPS
+
+    # --- collectives -------------------------------------------------------------------------
+
+    def handle(self, call: Call) -> Any:
+        """Returns what torch's own operation would.
+
+        Raises:
+            RuntimeError: it failed, and no rank comes back.
+            ExitRequest: this process does not come to where its rank was.
+        """
+        group = call.group
+        if group.size() == 1 or not _is_gloo(group):
+            return call.make(group)
+        with torch.no_grad(), self._call_state.region():
+            return self._handle(call, group, group.group_name)
+
+    def _handle(self, call: Call, group: Any, name: str) -> Any:
+        if call.name not in _SENDS:
+            self.called[name] = self.called.get(name, 0) + 1
+        if call.operation is None or not call.is_plain:
+            return self._passed_on(call, group)
+        began_s = time.perf_counter()
+        gives = call.gives
+        gave = [tensor.clone() for tensor in gives]
+        checksum, signature = checksum_of(gives), call.signature(name)
+        number = self.completed.get(name, 0) + 1
+        if self.mode is Mode.REPLAYED:
+            self._replay(call, signature, checksum)
+        else:
+            is_answered = self.mode is Mode.ANSWERED and self._answer(call, signature, checksum)
+            if not is_answered:
+                self._cost_s += time.perf_counter() - began_s
+                self._make(call, group, name, gave)
+                began_s = time.perf_counter()
+                self._log(signature, checksum, call.gets)
+            self._kept.append(_Kept(name, number, call, gave))
+            if call.operation.is_of_all:
+                self._all_have_passed(name, number)
+        self.completed[name] = number
+        self._cost_s += time.perf_counter() - began_s
+        return call.ended(call.gets)
+
+    def _passed_on(self, call: Call, group: Any) -> Any:
+        what = f"{NAMESPACE}.{call.name.rstrip('_')}"
+        if self.mode is not Mode.MADE:
+            self.fail(f"{what} cannot be answered")
+        self.object_to(f"{what} is used, whose results are not kept")
+        return call.make(group)
+
+    def _make(self, call: Call, group: Any, name: str, gave: Sequence[torch.Tensor]) -> None:
+        while True:
+            self.come_together()
+            failure = self._tried(call, group, name)
+            if failure is None:
+                return
+            self._links.drop()  # nothing that holds the failed one may live
+            if not self._links.await_word():
+                raise failure
+            fill(call.gives, gave)
+
+    def _tried(self, call: Call, group: Any, name: str) -> RuntimeError | None:
+        try:
+            call.make(self._links.of(group, name))
+        except RuntimeError as error:
+            return type(error)(str(error))
+        return None
+
+    def _all_have_passed(self, group: str, number: int) -> None:
+        """All ranks of a group have entered this one, so they have completed those before."""
+        if any(kept.group == group and kept.number < number for kept in self._kept):
+            self._kept = deque(k for k in self._kept if k.group != group or k.number >= number)
+
+    # --- coming together again ---------------------------------------------------------------
+
+    def come_together(self) -> None:
+        """Returns at once while no rank has died; else when all are there."""
+        if self._links.is_outdated:
+            self._make_again(self._links.wait_together(self.completed))
+
+    def look(self) -> bool:
+        """Called again and again while this rank waits for a message of another. Returns whether
+        that one may still catch up."""
+        if self._links.is_outdated:
+            there = self._links.come_together(self.completed)
+            if there is not None:
+                self._make_again(there)
+        return self._mailbox.is_waiting
+
+    def _make_again(self, there: Mapping[int, Mapping[str, int]]) -> None:
+        for kept in list(self._kept):
+            members = torch.distributed.get_process_group_ranks(kept.call.group)
+            if kept.number > min(there[rank].get(kept.group, 0) for rank in members):
+                connected = self._links.of(kept.call.group, kept.group)
+                kept.call.again(kept.gave).make(connected)
+        for tell in self.on_met:
+            tell()
+
+    # --- answers -----------------------------------------------------------------------------
+
+    @property
+    def repeats(self) -> bool:
+        """Whether there are answers left."""
+        return self.mode is Mode.ANSWERED and self._at < len(self._entries)
+
+    def tell_caught_up(self) -> None:
+        """All ranks are together again."""
+        self._heals = False
+        self._mailbox.caught_up(self._rank, self.answers)
+
+    @property
+    def is_catching_up(self) -> bool:
+        """Whether this process does again what its rank had done."""
+        return self._heals
+
+    def catch_up(self, step: int, called: Mapping[str, int]) -> None:
+        """This rank's state is put back: what its log holds behind that is answered from here on.
+
+        Args:
+            step: of that state.
+            called: group → collectives that the rank had called at that state.
+        """
+        section = next((log for log in self._logs[:BEGINNING] if log.step == step), None)
+        if section is None:
+            self.fail(f"nothing was kept behind step {step}")
+        self.mode = Mode.ANSWERED
+        self._section, self._entries, self._at = section, list(section.entries()), 0
+        for counts in (self.called, self.completed):  # others hold `called`
+            counts.clear()
+            counts.update(called)
+
+    def fail(self, why: str) -> NoReturn:
+        """Ends this process, and with it all: it is not what its rank was.
+
+        Raises:
+            ExitRequest: always.
+        """
+        self._mailbox.object_to(self._rank, why)
+        self._mailbox.decline()
+        raise ExitRequest(SHORT, f"the rank could not come back alone: {why}")
+
+    def _replay(self, call: Call, signature: int, checksum: int) -> None:
+        """What a replay executes of the training needs the right shapes only, but what DDP agrees
+        on; before the training all must be right."""
+        log, entries = self._logs[BEGINNING], self._entries
+        for exactly in (True, False):
+            for at in range(self._at, len(entries)):
+                entry = entries[at]
+                if entry.signature == signature and (entry.checksum == checksum or not exactly):
+                    log.fill(entry, call.gets)
+                    self._at = at + 1
+                    self.answers += 1
+                    return
+        if not self._trains:
+            self.fail("it exchanges something before its training that it had not before")
+        if call.operation is not None and call.operation.gets != call.operation.gives:
+            for tensor in call.gets:
+                tensor.zero_()
+
+    def _answer(self, call: Call, signature: int, checksum: int) -> bool:
+        entry = self._next_entry()
+        if entry is None:
+            return False
+        if entry.signature != signature or entry.checksum != checksum:
+            self.fail("what it gives to a collective is not what its rank gave")
+        assert self._section is not None
+        self._section.fill(entry, call.gets)
+        return True
+
+    def _next_entry(self) -> Entry | None:
+        if self._at >= len(self._entries):
+            self.mode = Mode.MADE
+            self._entries = []
+            return None
+        entry = self._entries[self._at]
+        self._at += 1
+        self.answers += 1
+        return entry
+
+    # --- messages ----------------------------------------------------------------------------
+
+    def recorded_message(
+        self, message: bytes, is_same: Callable[[bytes, bytes], bool]
+    ) -> tuple[bytes, list[bytes] | None]:
+        """Returns what this rank has told and what all told then, before a message goes out; the
+        given one and None where nothing is recorded.
+
+        Args:
+            message: that it tells now.
+            is_same: whether two of its messages tell of the same training.
+        """
+        section, entry = self._section, None
+        if self.mode is Mode.ANSWERED:
+            entry = self._next_entry()
+        if entry is None or section is None:
+            self._log(_OWN, 0, [message])
+            return message, None
+        own = section.read(entry)
+        if entry.signature != _OWN or not is_same(own, message):
+            self.fail("its step is not what its rank had recorded")
+        following = self._next_entry()
+        if following is None:
+            return own, None
+        if following.signature != _ALL:
+            self.fail("its log is damaged")
+        return own, _unjoined(section.read(following))
+
+    def message_ended(self, told: Sequence[bytes]) -> None:
+        """All ranks have told this one something."""
+        self._log(_ALL, 0, [_joined(told)])
+
+    # --- cost --------------------------------------------------------------------------------
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether `boundary` has something to do."""
+        return self._most_cost is not None
+
+    def boundary(self, step: int, now_s: float) -> None:
+        """Called between steps: gives healing up where it costs more than it may."""
+        if self._most_cost is None or self.mode is not Mode.MADE:
+            return
+        if self._measured_from is None:
+            self._measured_from, self._cost_s = (step, now_s), 0.0
+            return
+        first, since_s = self._measured_from
+        if step - first < MEASURED_STEPS:
+            return
+        share = self._cost_s / max(now_s - since_s, 1e-9)
+        if share > self._most_cost:
+            self.object_to(f"it would cost {share:.1%} of the time")
+            self._most_cost = None
+        else:
+            self._measured_from, self._cost_s = (step, now_s), 0.0
+
+
+def _is_gloo(group: Any) -> bool:
+    return isinstance(group._get_backend(torch.device("cpu")), Gloo.own)
+
+
+def _joined(told: Sequence[bytes]) -> bytes:
+    sizes = b"".join(len(each).to_bytes(8, "little") for each in told)
+    return len(told).to_bytes(8, "little") + sizes + b"".join(told)
+
+
+def _unjoined(data: bytes) -> list[bytes]:
+    count = int.from_bytes(data[:8], "little")
+    at, told = 8 * (1 + count), []
+    for number in range(count):
+        size = int.from_bytes(data[8 * (1 + number) : 8 * (2 + number)], "little")
+        told.append(data[at : at + size])
+        at += size
+    return told

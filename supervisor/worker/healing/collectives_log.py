@@ -1,0 +1,165 @@
+"""What one rank's collectives gave it, in memory that outlives the rank.
+
+One writer, no thread, no pickle: each entry is copied into mapped memory, and counts once the
+number of used bytes behind it is stored. A process that is killed in between leaves those before.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+import xxhash
+
+from supervisor.storage.run.healing_memory import LOG_HEAD, LOG_MAGIC
+
+_ENTRY = struct.Struct("<QQQ")
+_USED_WORD = 2
+_NOT_BEGUN = -1
+_PAGE = 4096
+_ALIGNED = 64
+MOST_BYTES = 1 << 30
+"""Of one log, unless less is given. The file is sparse and takes what is written to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One collective or message.
+
+    Attributes:
+        signature: of the call: which operation, group and shapes.
+        checksum: of what this rank gave.
+        at, length: where what it got lies.
+    """
+
+    signature: int
+    checksum: int
+    at: int
+    length: int
+
+
+class CollectivesLog:
+    """One mapped log.
+
+    Attributes:
+        step: of the state behind which its entries come; -1 before it is begun.
+        is_full: an entry had no room since; the log is of no use until it is begun again.
+
+    Raises:
+        OSError: the memory is gone, or the user's limit for the size of files is too low.
+    """
+
+    def __init__(self, path: str, size: int = MOST_BYTES) -> None:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            size = os.fstat(descriptor).st_size or size
+            os.ftruncate(descriptor, size)
+            self._memory = mmap.mmap(descriptor, size)
+        finally:
+            os.close(descriptor)
+        self._bytes = torch.frombuffer(self._memory, dtype=torch.uint8)
+        # A memoryview of "Q" stores all eight bytes at once.
+        self._words = memoryview(self._memory).cast("Q")
+        magic, step, self._used = LOG_HEAD.unpack_from(self._memory, 0)
+        self.step = int(step) if magic == LOG_MAGIC else _NOT_BEGUN
+        self.is_full = False
+        if self.step == _NOT_BEGUN:
+            self._used = _PAGE
+
+    @property
+    def used(self) -> int:
+        """In bytes."""
+        return int(self._used)
+
+    @property
+    def is_half_full(self) -> bool:
+        return bool(self._used > len(self._memory) // 2)
+
+    def start(self, step: int) -> None:
+        """Forgets all entries: what comes now comes behind the state of `step`."""
+        LOG_HEAD.pack_into(self._memory, 0, 0, _NOT_BEGUN, _PAGE)
+        self.step, self._used, self.is_full = step, _PAGE, False
+        LOG_HEAD.pack_into(self._memory, 0, LOG_MAGIC, step, self._used)
+
+    def stop(self) -> None:
+        """Nothing in it is of any use any more."""
+        LOG_HEAD.pack_into(self._memory, 0, 0, _NOT_BEGUN, _PAGE)
+        self.step = _NOT_BEGUN
+
+    def append(self, signature: int, checksum: int, got: Sequence[torch.Tensor | bytes]) -> bool:
+        """Copies an entry; returns whether it had room.
+
+        Args:
+            signature, checksum: see `Entry`.
+            got: dense tensors of the processor, or plain bytes.
+        """
+        if self.is_full or self.step == _NOT_BEGUN:
+            return False
+        sizes = [each.nbytes if isinstance(each, torch.Tensor) else len(each) for each in got]
+        start = self._used + _ENTRY.size
+        end = _aligned(start + sum(sizes))
+        if end > len(self._memory):
+            self.is_full = True
+            self.stop()
+            return False
+        at = start
+        for each, size in zip(got, sizes, strict=True):
+            if isinstance(each, bytes):
+                self._memory[at : at + size] = each
+            elif size:
+                self._bytes[at : at + size].copy_(as_bytes(each))
+            at += size
+        _ENTRY.pack_into(self._memory, self._used, signature, checksum, at - start)
+        self._used = end
+        self._words[_USED_WORD] = end
+        return True
+
+    def entries(self) -> Iterator[Entry]:
+        """Yields those that are there now, in their order."""
+        at, end = _PAGE, self._used
+        while at < end:
+            signature, checksum, length = _ENTRY.unpack_from(self._memory, at)
+            start = at + _ENTRY.size
+            yield Entry(signature, checksum, start, length)
+            at = _aligned(start + length)
+
+    def read(self, entry: Entry) -> bytes:
+        """Returns what a message of plain bytes held."""
+        return bytes(self._memory[entry.at : entry.at + entry.length])
+
+    def fill(self, entry: Entry, tensors: Sequence[torch.Tensor]) -> bool:
+        """Writes what an entry holds into `tensors`; returns whether they have its size."""
+        if sum(tensor.nbytes for tensor in tensors) != entry.length:
+            return False
+        at = entry.at
+        for tensor in tensors:
+            held = self._bytes[at : at + tensor.nbytes]
+            at += tensor.nbytes
+            if tensor.is_contiguous():
+                as_bytes(tensor).copy_(held)
+            else:
+                tensor.copy_(held.clone().view(tensor.dtype).view(tensor.shape))
+        return True
+
+
+def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns a dense tensor's bytes; its own memory where that lies in one piece."""
+    return tensor.contiguous().view(-1).view(torch.uint8)
+
+
+def checksum_of(tensors: Sequence[torch.Tensor]) -> int:
+    """Returns one number for the bytes of all of them."""
+    state = 0
+    for tensor in tensors:
+        if tensor.nbytes:
+            data = memoryview(as_bytes(tensor).numpy())  # type: ignore[arg-type]
+            state = xxhash.xxh3_64_intdigest(data, seed=state)
+    return state
+
+
+def _aligned(at: int) -> int:
+    return -(-at // _ALIGNED) * _ALIGNED

@@ -1,0 +1,114 @@
+"""A rank that is killed comes back alone, and no other one goes back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.scenarios.runs import Ended, supervised
+
+SCRIPT = """
+import ctypes, hashlib, json, os, signal, sys
+import torch, torch.distributed as dist
+from torch import nn
+
+kind, killed, step_killed, place = sys.argv[1:]
+dist.init_process_group("gloo")
+rank, world = dist.get_rank(), dist.get_world_size()
+
+def here(step, now):
+    if [str(rank), str(step), now] == [killed, step_killed, place] and not os.path.exists("killed"):
+        os.close(ctypes.CDLL(None).creat(b"killed", 0o600))  # no file of the script's
+        os.kill(os.getpid(), signal.SIGKILL)
+
+torch.manual_seed(5)
+norm = nn.LayerNorm if kind == "fsdp2" else nn.BatchNorm1d
+model = nn.Sequential(nn.Linear(8, 32), norm(32), nn.Dropout(0.1), nn.Linear(32, 1))
+groups = [dist.new_group([0, 1]), dist.new_group()] if kind == "groups" else [dist.group.WORLD]
+torch.manual_seed(20 + rank)
+if kind == "fsdp2":
+    from torch.distributed.fsdp import fully_shard
+    fully_shard(model)
+else:
+    model = nn.parallel.DistributedDataParallel(model)
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+heard = []
+for step in range(24):
+    x = torch.randn(16, 8)
+    loss = nn.functional.mse_loss(model(x), x.sum(1, keepdim=True))
+    optimizer.zero_grad()
+    here(step, "forward")
+    loss.backward()
+    here(step, "backward")
+    optimizer.step()
+    told = loss.detach().clone()
+    for group in groups:
+        if rank in dist.get_process_group_ranks(group):
+            dist.all_reduce(told, group=group)
+    seen = [None] * world
+    dist.all_gather_object(seen, [rank, told.item()])
+    heard.append(seen)
+whole = [p.full_tensor() if kind == "fsdp2" else p for p in model.parameters()]
+weights = b"".join(w.detach().numpy().tobytes() for w in whole)
+with open(f"end_{rank}.txt", "w") as file:
+    json.dump([hashlib.sha256(weights).hexdigest(), heard], file)
+with open(f"pid_{rank}.txt", "w") as file:
+    file.write(str(os.getpid()))
+dist.barrier()
+"""
+KEPT = ("restart.healing=on", "parting.every_steps=5", "checkpoint.every_steps=100")
+
+
+def trained(folder: Path, ranks: int, *words: str, healing: bool = True) -> Ended:
+    """Returns a training in which a rank is killed; `words`: the script's arguments."""
+    folder.mkdir(exist_ok=True)
+    settings = KEPT if healing else KEPT[1:]
+    options = ("--nproc-per-node", str(ranks))
+    return supervised(folder, SCRIPT, words, settings=settings, options=options)
+
+
+def ends(ended: Ended, ranks: int) -> list[str]:
+    return [(ended.folder / f"end_{rank}.txt").read_text() for rank in range(ranks)]
+
+
+def check(folder: Path, kind: str, ranks: int, killed: int, step: int, place: str) -> None:
+    plain = trained(folder / "plain", ranks, kind, "-1", "0", place, healing=False)
+    ended = trained(folder / "healed", ranks, kind, str(killed), str(step), place)
+
+    assert ended.returncode == 0, ended.stderr
+    assert ends(ended, ranks) == ends(plain, ranks)
+    (healed,) = ended.events("healed")
+    assert healed["rank"] == killed
+    assert healed["answered"] > 0
+    assert [event["attempt"] for event in ended.events("attempt_started")] == [1]
+
+
+def test_a_killed_rank_comes_back_alone_and_bit_for_bit(tmp_path: Path) -> None:
+    check(tmp_path, "ddp", 2, 1, 13, "backward")
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    ("kind", "ranks", "killed", "step", "place"),
+    [
+        ("ddp", 3, 0, 12, "forward"),
+        ("fsdp2", 2, 1, 13, "forward"),
+        ("fsdp2", 2, 0, 11, "backward"),
+        ("groups", 3, 1, 14, "backward"),
+        ("groups", 3, 2, 14, "forward"),
+    ],
+)
+def test_whichever_rank_is_killed(
+    tmp_path: Path, kind: str, ranks: int, killed: int, step: int, place: str
+) -> None:
+    check(tmp_path, kind, ranks, killed, step, place)
+
+
+@pytest.mark.exhaustive
+def test_a_rank_without_a_state_in_memory_has_all_start_again(tmp_path: Path) -> None:
+    ended = trained(tmp_path, 2, "ddp", "1", "2", "forward")
+
+    assert ended.returncode == 0, ended.stderr
+    assert not ended.events("healed")
+    assert "it has no state in memory yet: all ranks start again" in ended.stderr
