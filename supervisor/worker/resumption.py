@@ -270,7 +270,7 @@ class Resumption:
         finally:
             again = arrival.ranks.collectives
             if again is not None and again.is_catching_up:  # what it says was said before
-                again.on_met.append(self._silence.end)
+                again.on_met.append(self._silence.stop)
             else:
                 self._silence.stop()
             self._call_state.replaying = False
