@@ -298,3 +298,25 @@ def plain(value: Any) -> Any:
     if isinstance(value, (str, int, float, bool)) or value is None:
         return value
     return str(value)
+
+
+class Plain:
+    """A dataclass that JSON can write."""
+
+    __slots__ = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the fields by their names, as what `json` can write."""
+        fields: dict[str, Any] = plain(self)
+        return fields
+
+
+def strict(value: Any) -> Any:
+    """Returns `value` with NaN and infinities as ``"nan"``, ``"inf"`` and ``"-inf"``."""
+    if isinstance(value, dict):
+        return {key: strict(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [strict(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value

@@ -95,7 +95,7 @@ SUB_ROOMS: dict[str, tuple[str, ...]] = {
         "step_record",
         "mistakes",
     ),
-    "detectors": ("statistics", "base", "loss", "gradients", "precision", "objective", "schedule"),
+    "detectors": ("statistics", "base"),
     "storage": ("files", "run", "script_files", "checkpoints", "steps", "journal", "cases"),
     "report": ("facts", "incidents", "curves"),
     "cli": ("options", "overview", "watch", "serve", "completion", "script_look", "commands"),

@@ -2,13 +2,10 @@
 
 Each fault gets a short run of its own, after an undisturbed one as the reference; it strikes the
 last of several ranks.
-
-The faults of a drill and the settings that they need.
 """
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,18 +14,20 @@ from typing import Any
 
 from supervisor.analysis.outcome import FaultOutcome, ReferenceRun, judge, read_reference
 from supervisor.analysis.trial_run import TrialScript, trial_folder, try_script
+from supervisor.config_check import did_you_mean
 from supervisor.errors import SupervisorError, UsageError
 from supervisor.ranks import FIRST_RANK
+from supervisor.records import plain
 from supervisor.storage.run.run_state import load_run_state
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class DrillFault:
     """A fault of the menu.
 
     Attributes:
         name: as the user calls it.
-        kind: as the config key ``faults`` calls it.
+        kind: as the config key ``faults`` calls it, if otherwise.
         about: what happens, in a few words.
         resume: the run ends, and is continued with `supervisor resume`.
         hangs: the step takes long, so the watchdog gets a short time limit.
@@ -37,8 +36,8 @@ class DrillFault:
     """
 
     name: str
-    kind: str
     about: str
+    kind: str = ""
     resume: bool = False
     hangs: bool = False
     factor: float | None = None
@@ -49,7 +48,7 @@ class DrillFault:
     ) -> dict[str, str]:
         """Returns the config keys of a run that this fault strikes at `step`, on one rank."""
         factor = "" if self.factor is None else f", factor: {self.factor * hang_timeout_s:.3f}"
-        fault = f"kind: {self.kind}, step: {step}{factor}, rank: {rank}"
+        fault = f"kind: {self.kind or self.name}, step: {step}{factor}, rank: {rank}"
         chosen = {"faults": f"[{{{fault}}}]", **self.settings}
         if self.hangs:
             chosen["watchdog.hang_timeout_s"] = f"{hang_timeout_s:.3f}"
@@ -58,41 +57,32 @@ class DrillFault:
         return chosen
 
 
-def _fault(name: str, about: str, kind: str = "") -> DrillFault:
-    return DrillFault(name=name, kind=kind or name, about=about)
-
-
 MENU: Mapping[str, DrillFault] = {
     fault.name: fault
     for fault in (
-        _fault("sigkill", "the process is killed"),
+        DrillFault("sigkill", "the process is killed"),
         DrillFault(
-            name="sigterm",
+            "sigterm",
+            "the supervisor is asked to end; the run is resumed",
             kind="sigterm_parent",
-            about="the supervisor is asked to end; the run is resumed",
             resume=True,
         ),
-        _fault("exception", "the training loop raises"),
-        _fault("out_of_memory", "the device has no memory left"),
-        DrillFault(name="hang", kind="hang", about="a step never ends", hangs=True),
+        DrillFault("exception", "the training loop raises"),
+        DrillFault("out_of_memory", "the device has no memory left"),
+        DrillFault("hang", "a step never ends", hangs=True),
         DrillFault(
-            name="slow_loader",
-            kind="slow",
-            about="a batch comes late, but comes",
-            hangs=True,
-            factor=0.5,
+            "slow_loader", "a batch comes late, but comes", kind="slow", hangs=True, factor=0.5
         ),
-        _fault("nan_data", "a batch holds NaN"),
-        _fault("nan_loss", "the loss is NaN"),
-        _fault("nan_gradient", "a gradient holds NaN"),
-        _fault("loss_spike", "a loss ten thousand times too high"),
-        _fault("weight", "a weight in memory becomes a million"),
-        _fault("second_moment", "the optimizer's second moments shrink a billion times"),
-        _fault("disk_full", "no file can grow for 20 steps"),
+        DrillFault("nan_data", "a batch holds NaN"),
+        DrillFault("nan_loss", "the loss is NaN"),
+        DrillFault("nan_gradient", "a gradient holds NaN"),
+        DrillFault("loss_spike", "a loss ten thousand times too high"),
+        DrillFault("weight", "a weight in memory becomes a million"),
+        DrillFault("second_moment", "the optimizer's second moments shrink a billion times"),
+        DrillFault("disk_full", "no file can grow for 20 steps"),
         DrillFault(
-            name="damaged_checkpoint",
-            kind="damaged_checkpoint",
-            about="the newest checkpoint loses a bit, then the process is killed",
+            "damaged_checkpoint",
+            "the newest checkpoint loses a bit, then the process is killed",
             settings={"checkpoint.background": "false"},
         ),
     )
@@ -107,9 +97,8 @@ def choose(names: Sequence[str]) -> list[DrillFault]:
     """
     for name in names:
         if name not in MENU:
-            near = difflib.get_close_matches(name, MENU, 1)
-            hint = f"did you mean {near[0]}?" if near else f"one of {', '.join(MENU)}"
-            raise UsageError(f"drill: --faults {name}: no such fault: {hint}")
+            hint = did_you_mean(name, MENU) or f"; one of {', '.join(MENU)}"
+            raise UsageError(f"drill: --faults {name}: no such fault{hint}")
     return [MENU[name] for name in names] if names else list(MENU.values())
 
 
@@ -135,12 +124,7 @@ class DrillResult:
         return all(fault.survived for fault in self.faults)
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "faults": [fault.to_dict() for fault in self.faults],
-            "all_survived": self.all_survived,
-            "steps": self.steps,
-            "strike_step": self.strike_step,
-        }
+        return {**plain(self), "all_survived": self.all_survived}
 
 
 def drill(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from supervisor.errors import SupervisorError
 from supervisor.events.run_events import AttemptStarted
 from supervisor.events.state_events import CheckpointRejected, WarningEvent
 from supervisor.events.step_events import ActionEvent, RollbackEvent, UpdateSkipped
+from supervisor.records import Plain
 from supervisor.storage.steps.flight_reader import read_steps
 from supervisor.storage.steps.step_rows import UPDATE_SKIPPED
 
@@ -60,7 +60,7 @@ class ReferenceRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FaultOutcome:
+class FaultOutcome(Plain):
     """One row of a drill's result.
 
     Attributes:
@@ -78,9 +78,6 @@ class FaultOutcome:
     steps_lost: int
     seconds_lost: float
     detail: str
-
-    def to_dict(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in FaultOutcome.__slots__}
 
 
 def read_reference(run: TrialRun) -> ReferenceRun:

@@ -1,8 +1,4 @@
-"""Reads the digests that runs left at every step, and finds where two runs diverge.
-
-The trails of all ranks of a run, and where two runs diverge first; one process is one rank. What a
-difference between two runs means, and what to do about it.
-"""
+"""Reads the digests that runs left at every step, and finds where two runs diverge."""
 
 from __future__ import annotations
 

@@ -28,6 +28,7 @@ from supervisor.analysis.trail import (
 from supervisor.analysis.trial_run import TrialRun, TrialScript, trial_folder, try_script
 from supervisor.errors import SupervisorError, UsageError
 from supervisor.events.state_events import Resumed
+from supervisor.records import Plain
 from supervisor.storage.run.run_state import load_run_state
 from supervisor.table import table
 
@@ -40,7 +41,7 @@ _REPEATED = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verification:
+class Verification(Plain):
     """The result of `verify`.
 
     Attributes:
@@ -65,19 +66,14 @@ class Verification:
     values: int = 0
     proof: dict[str, str] = field(default_factory=dict)
 
-    def to_dict(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in Verification.__slots__}
-
     def __str__(self) -> str:
         same = "the same to the last bit"
         outcome = same if self.deterministic else "NOT the same"
         lines = [f"undisturbed, twice {self.steps} steps: {outcome}"]
         if self.deterministic:
-            start = (
-                "never resumed"
-                if self.resumed_from is None
-                else (f"resumed from step {self.resumed_from}")
-            )
+            start = "never resumed"
+            if self.resumed_from is not None:
+                start = f"resumed from step {self.resumed_from}"
             outcome = same if self.exact else "NOT the same"
             lines.append(f"killed after step {self.break_at}, {start}: {outcome}")
         if self.exact:

@@ -199,13 +199,14 @@ GROWTHS = {
 def detector_of_line(row_name: str, row: Line) -> type[ObservedLineDetector]:
     """Returns the detector of one row; its settings are ``line`` and ``patience``."""
 
+    @dataclass(kw_only=True, eq=False, repr=False)
     class LineDetector(ObservedLineDetector):
         name = row_name
         key, category, kind, cause = row.key, row.category, row.kind, row.cause
         severity, advice, is_low_bad = row.severity, row.advice, row.is_low_bad
 
-        def __init__(self, *, line: float = row.line, patience: int = row.patience) -> None:
-            super().__init__(line=line, patience=patience)
+        line: float = row.line
+        patience: int = row.patience
 
         def message(self, value: float) -> str:
             return row.message.format(value=value, line=self.line, patience=self.patience)
@@ -217,19 +218,15 @@ def detector_of_growth(row_name: str, row: Growth) -> type[ObservedGrowthDetecto
     """Returns the detector of a growth; its settings are ``factor``, ``patience`` and
     ``window``."""
 
+    @dataclass(kw_only=True, eq=False, repr=False)
     class GrowthDetector(ObservedGrowthDetector):
         name = row_name
         key, category, kind = row.key, row.category, row.kind
         severity, cause = Severity.MEDIUM, Cause.DIVERGENCE
 
-        def __init__(
-            self,
-            *,
-            factor: float = row.factor,
-            patience: int = row.patience,
-            window: int = row.window,
-        ) -> None:
-            super().__init__(factor=factor, patience=patience, window=window)
+        factor: float = row.factor
+        patience: int = row.patience
+        window: int = row.window
 
         def message(self, value: float, usual: float) -> str:
             return row.message.format(value=value, grown=value / max(usual, 1e-300))

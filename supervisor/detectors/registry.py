@@ -80,45 +80,41 @@ _ROOM = "supervisor.detectors."
 _TABLE = "observed_lines"
 
 BUILTIN: dict[str, str] = {
-    "nonfinite": "precision.nonfinite.NonfiniteDetector",
-    "loss_anomaly": "loss.loss_anomaly.LossAnomalyDetector",
-    "gradient_anomaly": "gradients.gradient_anomaly.GradientAnomalyDetector",
-    "slow_divergence": "loss.slow_divergence.SlowDivergenceDetector",
-    "loss_scale": "precision.loss_scale.LossScaleDetector",
-    "gradient_health": "gradients.gradient_health.GradientHealthDetector",
-    "learning_rate": "schedule.learning_rate.LearningRateDetector",
-    "hot_start": "schedule.hot_start.HotStartDetector",
-    "batch_impact": "schedule.batch_impact.BatchImpactDetector",
-    "constant_loss": "loss.constant_loss.ConstantLossDetector",
-    "convergence": "loss.convergence.ConvergenceDetector",
-    "posterior_collapse": "objective.posterior_collapse.PosteriorCollapseDetector",
-    "layer_gradient": "gradients.layer_gradient.LayerGradientDetector",
+    "nonfinite": "precision.NonfiniteDetector",
+    "loss_anomaly": "base.signal_anomaly.LossAnomalyDetector",
+    "gradient_anomaly": "base.signal_anomaly.GradientAnomalyDetector",
+    "slow_divergence": "loss.SlowDivergenceDetector",
+    "loss_scale": "precision.LossScaleDetector",
+    "gradient_health": "gradients.GradientHealthDetector",
+    "learning_rate": "schedule.LearningRateDetector",
+    "hot_start": "schedule.HotStartDetector",
+    "batch_impact": "schedule.BatchImpactDetector",
+    "constant_loss": "loss.ConstantLossDetector",
+    "convergence": "loss.ConvergenceDetector",
+    "posterior_collapse": "objective.PosteriorCollapseDetector",
+    "layer_gradient": "gradients.LayerGradientDetector",
     "dead_layers": _TABLE,
-    "update_ratio": "gradients.update_ratio.UpdateRatioDetector",
+    "update_ratio": "gradients.UpdateRatioDetector",
     "activation_range": _TABLE,
     "activation_growth": _TABLE,
     "dead_units": _TABLE,
     "representation_collapse": _TABLE,
     "attention_logits": _TABLE,
     "attention_entropy": _TABLE,
-    "reward_drift": "objective.reward_drift.RewardDriftDetector",
-    "reward_hacking": "objective.reward_hacking.RewardHackingDetector",
-    "reward_calibration": "objective.reward_calibration.RewardCalibrationDetector",
+    "reward_drift": "rewards.RewardDriftDetector",
+    "reward_hacking": "rewards.RewardHackingDetector",
+    "reward_calibration": "rewards.RewardCalibrationDetector",
     "policy_step": _TABLE,
     "no_advantage": _TABLE,
     "advantage_scale": _TABLE,
     "value_loss": _TABLE,
     "entropy_collapse": _TABLE,
     "loader_wait": _TABLE,
-    "other_data": "objective.other_data.OtherDataDetector",
+    "other_data": "objective.OtherDataDetector",
     "resources": "resources.ResourcesDetector",
 }
 """Detectors that run unless a config says ``name: null``, and where each is in this room (a class
 or a row of a table)."""
-
-GONE = ("adam_rms", "page_hinkley")
-"""Detectors of earlier versions, without which nothing came out otherwise (docs/design/rules.md):
-what a config says of them is left out."""
 
 
 def build_detectors(settings: Mapping[str, Any]) -> list[Detector]:
@@ -134,10 +130,8 @@ def build_detectors(settings: Mapping[str, Any]) -> list[Detector]:
     """
     wanted: dict[str, dict[str, Any] | None] = {name: {} for name in BUILTIN}
     for name, value in settings.items():
-        if name in GONE:
-            continue
         if value is None or value is False:
-            _check_known(name, value)
+            _check_known(name)
             wanted[name] = None
             continue
         if value is True:
@@ -147,12 +141,12 @@ def build_detectors(settings: Mapping[str, Any]) -> list[Detector]:
                 f"detectors.{name}: {value!r}: give its settings as `key: value`, or null"
             )
         if "class" not in value:
-            _check_known(name, value)
+            _check_known(name)
         wanted[name] = dict(value)
     return [_build(name, value) for name, value in wanted.items() if value is not None]
 
 
-def _check_known(name: str, value: Any) -> None:
+def _check_known(name: str) -> None:
     if name not in BUILTIN:
         raise ConfigError(
             f"detectors.{name}: unknown detector{_nearest(name, BUILTIN)}; "
@@ -162,7 +156,7 @@ def _check_known(name: str, value: Any) -> None:
 
 def _build(name: str, settings: dict[str, Any]) -> Detector:
     own = settings.pop("class", None)
-    kind = _built_in(name) if own is None else _named(name, str(own))
+    kind = _built_in(name) if own is None else _load(f"detectors.{name}.class", str(own))
     if not isinstance(kind, type) or not issubclass(kind, Detector):
         raise ConfigError(
             f"detectors.{name}.class: {own}: not a Detector: derive it from supervisor.Detector"
@@ -190,26 +184,14 @@ def _built_in(name: str) -> type[Detector]:
         return detector_of_line(name, LINES[name])
     if name in GROWTHS:
         return detector_of_growth(name, GROWTHS[name])
-    return _load(name, _ROOM + BUILTIN[name])
+    return load_dotted(_ROOM + BUILTIN[name])  # type: ignore[no-any-return]
 
 
-def _named(name: str, path: str) -> type[Detector]:
-    """Returns the class that a config names; older configs name built-in ones by their former
-    paths."""
-    file = path.removeprefix(_ROOM).partition(".")[0]
-    if path.startswith(_ROOM) and file in BUILTIN:
-        return _built_in(file)
-    return _load(name, path)
-
-
-def _load(name: str, path: str) -> type[Detector]:
+def _load(where: str, path: str) -> Any:
     try:
-        found = load_dotted(path)
+        return load_dotted(path)
     except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(
-            f"detectors.{name}.class: {path}: {error}: give an importable dotted path"
-        ) from error
-    return found  # type: ignore[no-any-return]
+        raise ConfigError(f"{where}: {path}: {error}: give an importable dotted path") from error
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:
@@ -223,15 +205,11 @@ def load_alert_handlers(paths: Sequence[str]) -> list[Callable[[Alert], Any]]:
     Raises:
         ConfigError: a path that cannot be imported, or is not callable.
     """
-    return [_load_handler(index, path) for index, path in enumerate(paths)]
-
-
-def _load_handler(index: int, path: str) -> Callable[[Alert], Any]:
-    where = f"alert_handlers[{index}]: {path}"
-    try:
-        found = load_dotted(path)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"{where}: {error}: give an importable dotted path") from error
-    if not callable(found):
-        raise ConfigError(f"{where}: not a function: name one that takes an Alert")
-    return found  # type: ignore[no-any-return]
+    found = []
+    for index, path in enumerate(paths):
+        where = f"alert_handlers[{index}]"
+        handler = _load(where, path)
+        if not callable(handler):
+            raise ConfigError(f"{where}: {path}: not a function: name one that takes an Alert")
+        found.append(handler)
+    return found

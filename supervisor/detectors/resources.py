@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from supervisor.detectors.base import Detector
 from supervisor.detectors.statistics.robust_window import RobustWindow
 from supervisor.records import Alert, Cause, Severity, StepRecord
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class ResourcesDetector(Detector):
     """Compares each block of steps with the first one after warm-up. Reports only.
 
@@ -25,19 +27,10 @@ class ResourcesDetector(Detector):
     name = "resources"
     _state = ("_memory", "_time", "_count", "_levels", "_best_time", "_slow", "_reported")
 
-    def __init__(
-        self,
-        *,
-        block: int = 100,
-        memory_growth: float = 0.1,
-        growing_blocks: int = 5,
-        slowdown: float = 0.5,
-    ) -> None:
-        self.block = block
-        self.memory_growth = memory_growth
-        self.growing_blocks = growing_blocks
-        self.slowdown = slowdown
-        self._begin()
+    block: int = 100
+    memory_growth: float = 0.1
+    growing_blocks: int = 5
+    slowdown: float = 0.5
 
     def _begin(self) -> None:
         self._memory = -math.inf

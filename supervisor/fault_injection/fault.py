@@ -51,6 +51,10 @@ class Fault:
     rank: int = FIRST_RANK
     transient: bool = False
 
+    def factor_or(self, usual: float) -> float:
+        """Returns `factor`, or `usual` where none was given."""
+        return usual if math.isnan(self.factor) else self.factor
+
     @classmethod
     def from_config(cls, entry: Mapping[str, Any]) -> Fault:
         """Returns the fault of one entry.

@@ -19,9 +19,6 @@
 
 A fault that struck is noted in ``RUN/faults.json`` before it strikes, so that a restarted run does
 not meet it again.
-
-Faults of the disk: one that is full for a while, and one that loses a bit. Faults that come to a
-process from outside.
 """
 
 from __future__ import annotations
@@ -185,8 +182,6 @@ class FaultInjector:
         call: Callable[[], Any],
     ) -> Callable[[], Any]:
         """Before the first forward of a step runs; may poison its input."""
-        if not self._faults:
-            return call
         self._process_faults(step, "forward" if torch.is_grad_enabled() else "evaluation")
         if any(_is_float(v) for v in (*args, *kwargs.values())) and self._strikes(step, "nan_data"):
             poisoned = tuple(_poison(v) for v in args)
@@ -196,14 +191,12 @@ class FaultInjector:
 
     def on_output(self, step: int, output: Any) -> Any:
         """After a forward: inputs of integers cannot be NaN, so what comes of them is."""
-        if self._faults and self._strikes(step, "nan_data"):
+        if self._strikes(step, "nan_data"):
             return pytree.tree_map(_poison, output)
         return output
 
     def on_loss(self, step: int, roots: Any) -> Any:
         """Before backward; returns the loss to use."""
-        if not self._faults:
-            return roots
         self._process_faults(step, "backward")
         if not isinstance(roots, torch.Tensor):
             return roots
@@ -211,13 +204,11 @@ class FaultInjector:
             return roots * math.nan
         fault = self._strikes(step, "loss_spike")
         if fault is not None:
-            return roots * (1e4 if math.isnan(fault.factor) else fault.factor)
+            return roots * fault.factor_or(1e4)
         return roots
 
     def on_gradients(self, step: int, parameters: Sequence[torch.Tensor]) -> None:
         """When the gradients are complete, before the script's clipping."""
-        if not self._faults:
-            return
         self._process_faults(step, "update")
         given = [p.grad for p in parameters if p.grad is not None]
         if given and self._strikes(step, "nan_gradient"):
@@ -225,20 +216,18 @@ class FaultInjector:
         fault = self._strikes(step, "gradient_spike") if given else None
         if fault is not None:
             for gradient in given:
-                gradient.mul_(1e4 if math.isnan(fault.factor) else fault.factor)
+                gradient.mul_(fault.factor_or(1e4))
 
     def before_step(self, step: int, optimizer: Optimizer) -> None:
         """Just before the update itself, unseen by the judgement: a schedule's bug."""
-        fault = self._strikes(step, "lr_spike") if self._faults else None
+        fault = self._strikes(step, "lr_spike")
         if fault is not None:
             for group in optimizer.param_groups:
                 self._lr.append((group, group["lr"]))
-                group["lr"] = group["lr"] * (300.0 if math.isnan(fault.factor) else fault.factor)
+                group["lr"] = group["lr"] * fault.factor_or(300.0)
 
     def on_updated(self, step: int, optimizer: Optimizer) -> None:
         """Just after the update: corrupts what lies in memory."""
-        if not self._faults:
-            return
         for group, lr in self._lr:
             group["lr"] = lr
         self._lr.clear()
@@ -253,12 +242,11 @@ class FaultInjector:
                 if "exp_avg_sq" in state:
                     # Memory that breaks is not counted as a write.
                     with _unsafe_preserve_version_counter(state["exp_avg_sq"]):
-                        state["exp_avg_sq"].mul_(1e-9 if math.isnan(fault.factor) else fault.factor)
+                        state["exp_avg_sq"].mul_(fault.factor_or(1e-9))
 
     def on_step_done(self, steps_done: int) -> None:
-        if self._faults:
-            self._full_disk.step_done()
-            self._process_faults(steps_done - 1, "after")
+        self._full_disk.step_done()
+        self._process_faults(steps_done - 1, "after")
 
     # --- striking ----------------------------------------------------------------------------
 
@@ -282,9 +270,9 @@ class FaultInjector:
             if fault is None:
                 continue
             if kind == "disk_full":
-                self._full_disk.start(20 if math.isnan(fault.factor) else int(fault.factor))
+                self._full_disk.start(int(fault.factor_or(20)))
             elif kind == "slow":
-                time.sleep(2.0 if math.isnan(fault.factor) else fault.factor)
+                time.sleep(fault.factor_or(2.0))
             elif kind == "damaged_checkpoint":
                 damage_newest_checkpoint(self._file.parent / "checkpoints")
                 _strike_process("sigkill", step)

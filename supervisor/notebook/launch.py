@@ -1,7 +1,4 @@
-"""Starts a supervised run from a notebook or another program.
-
-A script that calls a function of a notebook or of another program. What a launched run came to.
-"""
+"""Starts a supervised run from a notebook or another program."""
 
 from __future__ import annotations
 

@@ -49,9 +49,8 @@ def level_of(value: float) -> Level:
     return Level.WARNING if value > WARNING_ABOVE else Level.OK
 
 
-def worse(first: Level, second: Level) -> Level:
-    order = list(Level)
-    return max(first, second, key=order.index)
+def worse(*levels: Level) -> Level:
+    return max(levels, key=list(Level).index)
 
 
 PICTURE_FORMATS = ("png", "svg", "pdf")

@@ -13,12 +13,13 @@ from torch import nn
 from supervisor.errors import UsageError
 from supervisor.numerics.figures import figure, percent, picture_bytes, write_picture
 from supervisor.numerics.model_call import bare_model
+from supervisor.records import Plain, plain
 from supervisor.table import table
 from supervisor.training_state.tensors import local
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LayerGradient:
+class LayerGradient(Plain):
     """The gradients of one layer's own parameters, taken together.
 
     Attributes:
@@ -41,9 +42,6 @@ class LayerGradient:
     nonfinite: int
     size: int
 
-    def to_dict(self) -> dict[str, Any]:
-        return {field: getattr(self, field) for field in self.__slots__}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class GradientFlow:
@@ -63,11 +61,7 @@ class GradientFlow:
         return math.sqrt(sum(layer.norm**2 for layer in self.layers))
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "layers": [layer.to_dict() for layer in self.layers],
-            "without_gradient": list(self.without_gradient),
-            "total_norm": self.total_norm,
-        }
+        return {**plain(self), "total_norm": self.total_norm}
 
     def __repr__(self) -> str:
         rows = [

@@ -26,6 +26,7 @@ from supervisor.numerics.model_call import bare_model, copy_of
 from supervisor.numerics.module_trace import LayerCall
 from supervisor.numerics.number_format import DimensionSpread, format_of, spreads, widest
 from supervisor.numerics.twin_passes import TwinPasses
+from supervisor.records import plain
 from supervisor.table import table
 
 
@@ -86,15 +87,7 @@ class LayerError:
             for output in self.outputs
         }
         return {
-            "name": self.name,
-            "type": self.type,
-            "relative_error": self.relative_error,
-            "level": self.level.value,
-            "dimension": self.dimension,
-            "max_min_ratio": self.max_min_ratio,
-            "tensor": self.tensor,
-            "own_error": self.own_error,
-            "loses_addends": self.loses_addends,
+            **plain(self),
             "outputs": {output.tensor: output.relative_error for output in self.outputs},
             "dimensions": dimensions,
         }
@@ -171,10 +164,7 @@ class LayerDiff:
     @property
     def level(self) -> Level:
         """The worst level of any layer."""
-        level = Level.OK
-        for layer in self.layers:
-            level = worse(level, layer.level)
-        return level
+        return worse(Level.OK, *(layer.level for layer in self.layers))
 
     def __getitem__(self, name: str) -> LayerError:
         """Returns the entry of that name.
@@ -182,21 +172,11 @@ class LayerDiff:
         Raises:
             KeyError: no such call was compared.
         """
-        for layer in self.layers:
-            if layer.name == name:
-                return layer
-        raise KeyError(name)
+        return {layer.name: layer for layer in self.layers}[name]
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the document of ``supervisor diff --json``."""
-        return {
-            "dtype": self.dtype,
-            "layers": [layer.to_dict() for layer in self.layers],
-            "worst": self.worst,
-            "first_warning": self.first_warning,
-            "unmatched": list(self.unmatched),
-            "nan_from": self.nan_from,
-        }
+        return {**plain(self), "layers": [layer.to_dict() for layer in self.layers]}
 
     def plot(self, path: Path | str) -> Path:
         """Draws the error of each layer; the ending of `path` chooses png, svg or pdf.

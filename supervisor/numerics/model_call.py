@@ -1,8 +1,4 @@
-"""Calls a model with a sample as the user would, and sums up errors in one line.
-
-Tensors inside whatever a module takes or returns: tuples, mappings, dataclasses. A copy of a model
-that shares nothing with it. Runs a model for inspection and restores what that changed.
-"""
+"""Calls a model with a sample as the user would, and sums up errors in one line."""
 
 from __future__ import annotations
 

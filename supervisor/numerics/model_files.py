@@ -5,7 +5,6 @@ Loads samples and tensors from ``.pt`` files without running code from them.
 
 from __future__ import annotations
 
-import difflib
 import importlib.util
 import sys
 from collections.abc import Iterator, Mapping
@@ -17,6 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from supervisor.config_check import did_you_mean
 from supervisor.errors import UsageError
 from supervisor.numerics.model_call import bare_model, is_float, one_line, tensors_in
 
@@ -70,9 +70,8 @@ def _run(path: Path) -> ModuleType:
 def _build(module: ModuleType, path: Path, name: str) -> nn.Module:
     factory = getattr(module, name, None)
     if factory is None:
-        near = difflib.get_close_matches(name, vars(module), n=1)
-        hint = f"did you mean {near[0]}?" if near else "define it there"
-        raise UsageError(f"{path}: no '{name}' in it: {hint}")
+        hint = did_you_mean(name, vars(module)) or "; define it there"
+        raise UsageError(f"{path}: no '{name}' in it{hint}")
     if isinstance(factory, nn.Module):
         return bare_model(factory)
     if not callable(factory):

@@ -11,6 +11,7 @@ from torch import nn
 
 from supervisor.numerics.figures import figure
 from supervisor.numerics.model_call import bare_model, is_float
+from supervisor.records import Plain, plain
 from supervisor.table import table
 from supervisor.training_state.tensors import local
 
@@ -19,7 +20,7 @@ HUGE = 1e4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HealthFinding:
+class HealthFinding(Plain):
     """One unhealthy tensor.
 
     Attributes:
@@ -42,9 +43,6 @@ class HealthFinding:
     size: int
     max_abs: float
 
-    def to_dict(self) -> dict[str, Any]:
-        return {field: getattr(self, field) for field in self.__slots__}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ModelHealth:
@@ -58,11 +56,7 @@ class ModelHealth:
         return not self.findings
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "healthy": self.healthy,
-            "tensors": self.tensors,
-            "findings": [finding.to_dict() for finding in self.findings],
-        }
+        return {"healthy": self.healthy, **plain(self)}
 
     def __repr__(self) -> str:
         if self.healthy:

@@ -1,8 +1,4 @@
-"""Which module is running: by hooks in the forward, by marked graph nodes in the backward pass.
-
-Temporary hooks on all modules of a model. The outputs of every module in one forward pass, in the
-order of return.
-"""
+"""Which module is running: by hooks in the forward, by marked graph nodes in the backward pass."""
 
 from __future__ import annotations
 
@@ -77,6 +73,13 @@ class LayerCall:
     outputs: dict[str, torch.Tensor]
 
 
+def copies_of(output: Any) -> dict[str, torch.Tensor]:
+    """Returns each floating tensor within `output`, copied, by its path."""
+    return {
+        where: tensor.detach().clone() for where, tensor in tensors_in(output) if is_float(tensor)
+    }
+
+
 class ForwardRecord(ModuleHooks):
     """Records the calls of `model`'s modules while it is entered; leaves no hook behind.
 
@@ -120,11 +123,7 @@ class ForwardRecord(ModuleHooks):
                 self.running.pop()
             name = self.running.pop()[1] if self.running else path or ROOT
             # Copies: the next layer may work in place on this output.
-            found = {
-                where: tensor.detach().clone()
-                for where, tensor in tensors_in(output)
-                if is_float(tensor)
-            }
+            found = copies_of(output)
             self.calls.append(LayerCall(name=name, type=type(module).__name__, outputs=found))
 
         return leave

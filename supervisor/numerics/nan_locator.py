@@ -22,10 +22,11 @@ from supervisor.numerics.model_call import (
 )
 from supervisor.numerics.module_trace import LOSS, ModuleTrace
 from supervisor.numerics.op_watch import Birth, OpWatch
+from supervisor.records import Plain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class NonfiniteReport:
+class NonfiniteReport(Plain):
     """Where NaN or an infinity came from. All texts are empty when nothing was found.
 
     Attributes:
@@ -57,10 +58,6 @@ class NonfiniteReport:
     fix: str = ""
     values: Mapping[str, float]
     then: str = ""
-
-    def to_dict(self) -> dict[str, Any]:
-        fields = {field: getattr(self, field) for field in self.__slots__}
-        return {**fields, "values": dict(self.values)}
 
     def __repr__(self) -> str:
         if not self.found:

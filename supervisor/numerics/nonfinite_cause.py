@@ -1,7 +1,4 @@
-"""Why an operation's result is not finite, with the values that show it.
-
-The causes of NaN and infinities that are specific to one kind of operation.
-"""
+"""Why an operation's result is not finite, with the values that show it."""
 
 from __future__ import annotations
 

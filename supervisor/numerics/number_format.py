@@ -1,15 +1,12 @@
-"""The number formats a model can run in, with the magnitudes at which each loses values.
-
-How magnitudes and errors are spread over the dimensions of a tensor.
-"""
+"""The number formats a model can run in, with the magnitudes at which each loses values."""
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 
 import torch
 
+from supervisor.config_check import did_you_mean
 from supervisor.errors import UsageError
 from supervisor.numerics.figures import SPREAD_LINE, WARNING_ABOVE
 
@@ -74,9 +71,8 @@ def format_of(dtype: str | torch.dtype, allowed: tuple[str, ...] = tuple(FORMATS
     for name in allowed:
         if dtype in (name, FORMATS[name].dtype):
             return FORMATS[name]
-    near = difflib.get_close_matches(str(dtype), allowed, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"give one of {', '.join(allowed)}"
-    raise UsageError(f"dtype: {dtype!r} is not a format to compare with: {hint}")
+    hint = did_you_mean(str(dtype), allowed) or f"; give one of {', '.join(allowed)}"
+    raise UsageError(f"dtype: {dtype!r} is not a format to compare with{hint}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

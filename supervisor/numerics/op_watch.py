@@ -1,7 +1,4 @@
-"""Watches every tensor operation for the first NaN and infinities.
-
-Finds the first result of an FP32 pass that a smaller format cannot hold.
-"""
+"""Watches every tensor operation for the first NaN and infinities."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,34 +23,24 @@ from supervisor.numerics.figures import (
 )
 from supervisor.numerics.model_call import is_float
 from supervisor.numerics.number_format import DimensionSpread, NumberFormat, format_of, spreads
+from supervisor.records import Plain
 from supervisor.table import table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DimensionAnalysis:
-    """One dimension of a tensor.
+class DimensionAnalysis(DimensionSpread):
+    """One dimension of a tensor: the spread of its slices, with their rounding errors.
 
     Attributes:
-        dim, size: which, and how many slices.
-        max_ratio: magnitudes of the slices, largest over smallest non-zero; above 1e4 a sum over
-            this dimension loses its small addends.
-        error: largest relative rounding error (L2) of a slice; `index` is that slice.
         reduction_error: relative error of a sum over this dimension whose running total is kept
             in the format, against FP64.
-        loses_addends: the spread is too wide for a sum in the format.
     """
 
-    dim: int
-    size: int
-    max_ratio: float
-    error: float
-    index: int
     reduction_error: float
-    loses_addends: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class TensorAnalysis:
+class TensorAnalysis(Plain):
     """One tensor in one format. Shares are of the finite elements that are not zero.
 
     Attributes:
@@ -78,19 +68,9 @@ class TensorAnalysis:
     inf_count: int
     largest: float
     smallest: float
-    level: Level
     dimensions: tuple[DimensionAnalysis, ...]
-    advice: tuple[str, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        plain = {field: getattr(self, field) for field in self.__slots__}
-        plain["shape"] = list(self.shape)
-        plain["level"] = self.level.value
-        plain["dimensions"] = [
-            {field: getattr(entry, field) for field in entry.__slots__} for entry in self.dimensions
-        ]
-        plain["advice"] = list(self.advice)
-        return plain
+    level: Level = Level.OK
+    advice: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         shape = " x ".join(map(str, self.shape)) or "scalar"
@@ -117,53 +97,43 @@ SCALE_BELOW_TOP = 2.0
 
 def advice_for(analysis: TensorAnalysis, target: NumberFormat) -> tuple[str, ...]:
     """Returns advice, most important first; none if nothing is lost."""
-    advice = [
-        *_not_finite(analysis),
-        *_saturation(analysis, target),
-        *_underflow(analysis, target),
-        *_reductions(analysis, target),
-    ]
-    return tuple(advice)
+    advice = []
+    if analysis.nan_count or analysis.inf_count:
+        advice.append(
+            f"{analysis.nan_count} NaN and {analysis.inf_count} infinite elements were there "
+            "before any conversion: find where they come from first (find_nonfinite)"
+        )
+    if analysis.saturated_share:
+        advice.append(_saturation(analysis, target))
+    if analysis.underflow_share > WARNING_ABOVE:
+        advice.append(_underflow(analysis, target))
+    return (*advice, *_reductions(analysis, target))
 
 
-def _not_finite(analysis: TensorAnalysis) -> list[str]:
-    if not analysis.nan_count and not analysis.inf_count:
-        return []
-    return [
-        f"{analysis.nan_count} NaN and {analysis.inf_count} infinite elements were there before "
-        "any conversion: find where they come from first (find_nonfinite)"
-    ]
-
-
-def _saturation(analysis: TensorAnalysis, target: NumberFormat) -> list[str]:
-    if not analysis.saturated_share:
-        return []
+def _saturation(analysis: TensorAnalysis, target: NumberFormat) -> str:
     effect = "become infinite" if target.has_infinity else "become NaN or are cut"
     remedy = "use BF16 or FP32 for it" if target.name == "fp16" else "use a larger format for it"
     scale = _scale(analysis, target)
     if scale < 1:
         remedy += f", or store it times {_power(scale)} and divide after the product"
-    return [
+    return (
         f"{percent(analysis.saturated_share)} of the elements exceed {figure(target.largest)} "
         f"and {effect}: {remedy}"
-    ]
+    )
 
 
-def _underflow(analysis: TensorAnalysis, target: NumberFormat) -> list[str]:
-    if analysis.underflow_share <= WARNING_ABOVE:
-        return []
+def _underflow(analysis: TensorAnalysis, target: NumberFormat) -> str:
     scale = _scale(analysis, target)
-    rescued = analysis.smallest * scale >= target.underflow_below
     if scale <= 1:
         remedy = "keep it in FP32: its range is wider than the format's"
-    elif rescued:
+    elif analysis.smallest * scale >= target.underflow_below:
         remedy = f"multiply by {_power(scale)} before the conversion (loss scaling), or keep FP32"
     else:
         remedy = f"a scale of {_power(scale)} rescues some; keep it in FP32 to lose nothing"
-    return [
+    return (
         f"{percent(analysis.underflow_share)} of the elements are below "
         f"{figure(target.underflow_below)} and are lost: {remedy}"
-    ]
+    )
 
 
 def _reductions(analysis: TensorAnalysis, target: NumberFormat) -> list[str]:
@@ -202,18 +172,11 @@ def _power(scale: float) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class QuantizationReport:
+class QuantizationReport(Plain):
     """Several tensors in one format; `skipped` are those without floating-point numbers."""
 
     tensors: tuple[TensorAnalysis, ...]
     skipped: tuple[str, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Returns the document of ``supervisor quantize --json``."""
-        return {
-            "tensors": [tensor.to_dict() for tensor in self.tensors],
-            "skipped": list(self.skipped),
-        }
 
     def __repr__(self) -> str:
         if len(self.tensors) == 1:
@@ -276,7 +239,12 @@ def _analyze(tensor: torch.Tensor, target: NumberFormat, name: str) -> TensorAna
     magnitudes = sound.abs()
     present = magnitudes[magnitudes > 0]
     rounding = target.round(sound) - sound
-    dimensions = tuple(_dimension(spread, sound, target) for spread in spreads(sound, rounding))
+    dimensions = tuple(
+        DimensionAnalysis(
+            **asdict(spread), reduction_error=reduction_error(sound, spread.dim, target)
+        )
+        for spread in spreads(sound, rounding)
+    )
     norm = float(torch.linalg.vector_norm(sound, dtype=torch.float64))
     error = float(torch.linalg.vector_norm(rounding, dtype=torch.float64))
     analysis = TensorAnalysis(
@@ -291,9 +259,7 @@ def _analyze(tensor: torch.Tensor, target: NumberFormat, name: str) -> TensorAna
         inf_count=int(values.isinf().sum()),
         largest=float(present.max()) if present.numel() else 0.0,
         smallest=float(present.min()) if present.numel() else 0.0,
-        level=Level.OK,
         dimensions=dimensions,
-        advice=(),
     )
     told = _mask(values, analysis, target) or _whole_numbers(sound, analysis, target)
     if told is None:
@@ -333,20 +299,6 @@ def _whole_numbers(
     return Level.WARNING, (
         f"whole numbers up to {figure(analysis.largest)}: above {exact:.0f} {target.name} rounds "
         "them: keep positions, indices and counts as integers or in FP32"
-    )
-
-
-def _dimension(
-    spread: DimensionSpread, values: torch.Tensor, target: NumberFormat
-) -> DimensionAnalysis:
-    return DimensionAnalysis(
-        dim=spread.dim,
-        size=spread.size,
-        max_ratio=spread.max_ratio,
-        error=spread.error,
-        index=spread.index,
-        reduction_error=reduction_error(values, spread.dim, target),
-        loses_addends=spread.loses_addends,
     )
 
 

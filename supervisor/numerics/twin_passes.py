@@ -16,12 +16,10 @@ from supervisor.numerics.model_call import (
     call_model,
     cast_floats,
     how_to_call,
-    is_float,
     map_tensors,
     one_line,
-    tensors_in,
 )
-from supervisor.numerics.module_trace import ForwardRecord, LayerCall
+from supervisor.numerics.module_trace import ForwardRecord, LayerCall, copies_of
 from supervisor.numerics.number_format import NumberFormat
 
 
@@ -105,11 +103,7 @@ class TwinPasses:
         with contextlib.suppress(Exception), torch.random.fork_rng(devices):
             with self._low_precision():
                 output = twin(*arguments, **named)
-            self.own_outputs[name] = {
-                where: tensor.detach().clone()
-                for where, tensor in tensors_in(output)
-                if is_float(tensor)
-            }
+            self.own_outputs[name] = copies_of(output)
 
     def _lower(self, value: Any) -> Any:
         return cast_floats(value, torch.float32 if self._autocast else self._low.dtype)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import median
-from typing import Any
 
+from supervisor.detectors.statistics.named_state import NamedState
 from supervisor.detectors.statistics.reference import NORMAL_Q90
 from supervisor.detectors.statistics.robust_window import RobustWindow
 
@@ -25,7 +25,7 @@ FLAT = 0.02
 """The smallest spread, as of the predictor's other logarithms."""
 
 
-class AfterRestart:
+class AfterRestart(NamedState):
     """Tells a restart that did not bring back what was there: weights, optimizer, order of data.
 
     Only positive losses are judged, by their logarithms.
@@ -33,6 +33,8 @@ class AfterRestart:
     Attributes:
         found: the losses since the restart lie above that level.
     """
+
+    _state = ("found", "_where", "_level", "_spread", "_since")
 
     def __init__(self) -> None:
         self.reset()
@@ -81,17 +83,3 @@ class AfterRestart:
             f"{self._where} did not bring back what was there: the loss is {now:.6g}, and was "
             f"{before:.6g}"
         )
-
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            "found": self.found,
-            "where": self._where,
-            "level": self._level,
-            "spread": self._spread,
-            "since": list(self._since),
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.found, self._where = bool(state["found"]), str(state["where"])
-        self._level, self._spread = float(state["level"]), float(state["spread"])
-        self._since = list(state["since"])

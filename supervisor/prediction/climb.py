@@ -1,17 +1,14 @@
-"""A loss that climbs steadily, too slowly for a leap and too fast for a block of 100 steps.
-
-A loss that was learned by heart, or is mostly zero, and comes back.
-"""
+"""A loss that climbs steadily, too slowly for a leap and too fast for a block of 100 steps."""
 
 from __future__ import annotations
 
 import math
 import operator
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import islice
-from typing import Any
 
+from supervisor.detectors.statistics.named_state import NamedState
 from supervisor.detectors.statistics.run_scale import TINY
 
 WINDOW = 60
@@ -31,7 +28,7 @@ HALF_ERRORS = 1.0
 RISE = math.log(1.15)
 
 
-class Climb:
+class Climb(NamedState):
     """Fits a line to the logarithm of the last 60 losses.
 
     It climbs when the whole line and both its halves rise beyond noise, by 15 % at least, better
@@ -41,6 +38,8 @@ class Climb:
     Attributes:
         found: whether the loss climbs, as of the last fit.
     """
+
+    _state = ("found", "_values", "_best", "_since", "_negative")
 
     def __init__(self) -> None:
         self.reset()
@@ -74,22 +73,6 @@ class Climb:
         if slope * (WINDOW - 1) > RISE and _errors(values, slope) > SLOPE_ERRORS:
             rising = min(_errors(v, _slope(v)) for v in (values[:half], values[half:]))
             self.found = rising > HALF_ERRORS and not _is_jump(values, slope)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            "found": self.found,
-            "values": list(self._values),
-            "best": self._best,
-            "since": self._since,
-            "negative": self._negative,
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.found = bool(state["found"])
-        self._values = deque(state["values"], maxlen=WINDOW)
-        self._best = float(state["best"])
-        self._since = int(state["since"])
-        self._negative = bool(state["negative"])
 
 
 def _look(values: Sequence[float], best: float) -> tuple[float, bool]:
@@ -143,13 +126,15 @@ MANY = 10.0
 ROWS = 3
 
 
-class RiseFromZero:
+class RiseFromZero(NamedState):
     """Judges rises where most losses count as zero (`RunScale`), of which ratios say nothing.
 
     Attributes:
         found: three rows in a row lie above zero and far above the last 50 before them.
         recent: these.
     """
+
+    _state = ("_high", "recent")
 
     def __init__(self) -> None:
         self._high = 0
@@ -172,10 +157,3 @@ class RiseFromZero:
     def reset(self) -> None:
         self._high = 0
         self.recent.clear()
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"high": self._high, "recent": list(self.recent)}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._high = int(state["high"])
-        self.recent = deque(state["recent"], maxlen=RECENT)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
 from statistics import median
-from typing import Any
+
+from supervisor.detectors.statistics.named_state import NamedState
 
 LAST_ROW = 20
 """Later rows have a course of their own (`Trajectory` knows it from the tenth row on)."""
@@ -29,7 +29,7 @@ WAIT = 3
 bump of a warm-up is on its way down, and other rows show that the first was low by chance."""
 
 
-class FirstRows:
+class FirstRows(NamedState):
     """Watches rows 1 to 20 of a run, counted from 0.
 
     Attributes:
@@ -37,6 +37,11 @@ class FirstRows:
         found: three rows later it still lies a leap above, by what is known of its noise by then.
         is_over: nothing more can be said.
     """
+
+    _state = (
+        *("_recent", "_lowest", "_highest", "_changes", "_own_change", "_last", "_since", "_row"),
+        "found",
+    )
 
     def __init__(self) -> None:
         self._recent: deque[float] = deque(maxlen=RECENT)
@@ -105,24 +110,3 @@ class FirstRows:
         else:
             above = f"{(loss - self._highest) / (self._highest - self._lowest):.3g} spreads above"
         return f"the loss of {loss:.6g} is {above} {rows}; no more is known yet"
-
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            "recent": list(self._recent),
-            "lowest": self._lowest,
-            "highest": self._highest,
-            "changes": self._changes,
-            "own_change": self._own_change,
-            "last": self._last,
-            "since": list(self._since),
-            "row": self._row,
-            "found": self.found,
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._recent = deque(state["recent"], maxlen=RECENT)
-        self._lowest, self._highest = float(state["lowest"]), float(state["highest"])
-        self._changes, self._last = float(state["changes"]), float(state["last"])
-        self._own_change = float(state["own_change"])
-        self._since, self._row = list(state["since"]), int(state["row"])
-        self.found = bool(state["found"])

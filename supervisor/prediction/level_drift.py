@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
 from itertools import islice
-from typing import Any
 
+from supervisor.detectors.statistics.named_state import NamedState
 from supervisor.detectors.statistics.run_scale import TINY
 
 WINDOW = 20
@@ -62,7 +61,7 @@ no progress of which a tenth could be given back."""
 SMALL = 1e-9
 
 
-class LevelDrift:
+class LevelDrift(NamedState):
     """Compares the mean of the last 20 values with the best that the run has had for a while.
 
     Everything here is a running sum, so that a step costs the same however long the run is, and
@@ -80,6 +79,11 @@ class LevelDrift:
             for a rise that is too small for any line. From the first negative value on nothing is
             judged in the log domain.
     """
+
+    _state = (
+        *("distance", "_values", "_levels", "_sum", "_average", "_best_average", "_noise", "_best"),
+        *("_first", "_start", "_next_start", "_marks", "_seen", "_above", "_blind"),
+    )
 
     def __init__(self, *, linear: bool = False) -> None:
         self._linear = linear
@@ -189,39 +193,3 @@ class LevelDrift:
         self._best = self._best_average = self._average = level
         self._above = 0
         self._levels.clear()
-
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            "distance": self.distance,
-            "values": list(self._values),
-            "levels": list(self._levels),
-            "sum": self._sum,
-            "average": self._average,
-            "best_average": self._best_average,
-            "noise": self._noise,
-            "best": self._best,
-            "first": self._first,
-            "start": self._start,
-            "next_start": self._next_start,
-            "marks": self._marks,
-            "seen": self._seen,
-            "above": self._above,
-            "blind": self._blind,
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.distance = float(state["distance"])
-        self._values = deque(state["values"])
-        self._levels = deque(state["levels"])
-        self._sum = float(state["sum"])
-        self._average = float(state["average"])
-        self._best_average = float(state["best_average"])
-        self._noise = float(state["noise"])
-        self._best = float(state["best"])
-        self._first = float(state["first"])
-        self._start = float(state["start"])
-        self._next_start = float(state["next_start"])
-        self._marks = int(state["marks"])
-        self._seen = int(state["seen"])
-        self._above = int(state["above"])
-        self._blind = bool(state["blind"])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
+from supervisor.detectors.statistics.named_state import NamedState
 from supervisor.records import StepRecord
 
 REWARDS = ("reward", "mean_reward", "episode_reward", "return", "mean_return", "episode_return")
@@ -17,7 +17,7 @@ OF_PAIRS = "margin"
 logs ``mean_reward`` and ``margin``, DPO's ``rewards/margins``; ours is ``reward_margin``."""
 
 
-class MovingObjective:
+class MovingObjective(NamedState):
     """Marks the steps of reinforcement learning and of games (`StepRecord.has_moving_objective`).
 
     A run is one of reinforcement learning from the first step on that has a reward (not one of
@@ -30,6 +30,8 @@ class MovingObjective:
         asked: the setting `in_environment`; False: it is no reinforcement learning, whatever is
             seen.
     """
+
+    _state = ("is_game", "acts")
 
     def __init__(self, asked: bool | None) -> None:
         self._asked = asked
@@ -50,12 +52,6 @@ class MovingObjective:
         if record.in_environment:
             return "a library of environments or agents is loaded, or `in_environment` says so"
         return "a reward is observed" if record.observed and _has_reward(record.observed) else ""
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"is_game": self.is_game, "acts": self.acts}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.is_game, self.acts = bool(state["is_game"]), bool(state["acts"])
 
 
 def reward_of(observed: Mapping[str, float]) -> float:

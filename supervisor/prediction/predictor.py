@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping
-from typing import Any
 
+from supervisor.detectors.statistics.named_state import NamedState
 from supervisor.prediction.after_restart import AfterRestart
 from supervisor.prediction.calibration import KNOTS, calibrate, subject_of, weigh
 from supervisor.prediction.climb import WINDOW, Climb, RiseFromZero
@@ -62,7 +62,7 @@ WAITING = 0.45
 """The most that they count while the batch is odd: a checkpoint is worth it."""
 
 
-class CrashPredictor:
+class CrashPredictor(NamedState):
     """Combines the signals of a step into the probability of a crash within 20 steps.
 
     Two tiers, whose lines the policy draws: a *warning* asks for a checkpoint, may be wrong 5 times
@@ -80,6 +80,11 @@ class CrashPredictor:
     Attributes:
         waits: the next step's batch is odd (`OtherData`): what its loss shows is a warning.
     """
+
+    _state = (
+        *("_loss", "_grad", "_climb", "_drift", "_reward", "_first_rows", "_from_zero", "_restart"),
+        *("_loss_warned", "_loss_strong", "_nonfinite", "_onset"),
+    )
 
     def __init__(self, lines: RiskLines) -> None:
         self._lines = lines
@@ -284,43 +289,6 @@ class CrashPredictor:
                 told.append(f"gradient norm {record.grad_norm:g}")
             return ", ".join(told)
         return f"{main.replace('_', ' ')} is beyond its line"
-
-    def state_dict(self) -> dict[str, Any]:
-        """JSON-able; an equal predictor goes on from it bit for bit."""
-        return {
-            "loss": self._loss.state_dict(),
-            "grad": self._grad.state_dict(),
-            "climb": self._climb.state_dict(),
-            "departure": self._drift.state_dict(),
-            "reward": self._reward.state_dict(),
-            "first_rows": self._first_rows.state_dict(),
-            "rise_from_zero": self._from_zero.state_dict(),
-            "restart": self._restart.state_dict(),
-            "loss_warned": list(self._loss_warned),
-            "loss_strong": list(self._loss_strong),
-            "nonfinite": list(self._nonfinite),
-            "onset": self._onset,
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.reset()
-        self._loss.load_state_dict(state["loss"])
-        self._grad.load_state_dict(state["grad"])
-        self._climb.load_state_dict(state["climb"])
-        self._drift.load_state_dict(state["departure"])
-        self._first_rows.stop()  # a state without them is of an older run
-        for name, part in (
-            ("first_rows", self._first_rows),
-            ("rise_from_zero", self._from_zero),
-            ("restart", self._restart),
-        ):
-            if name in state:
-                part.load_state_dict(state[name])
-        self._reward.load_state_dict(state["reward"])
-        self._loss_warned.extend(state["loss_warned"])
-        self._loss_strong.extend(state["loss_strong"])
-        self._nonfinite.extend(state["nonfinite"])
-        self._onset = int(state["onset"])
 
 
 def no_risk(step: int) -> CrashRisk:

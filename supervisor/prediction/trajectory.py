@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
-from typing import Any
 
+from supervisor.detectors.statistics.named_state import NamedState
 from supervisor.detectors.statistics.reference import Reference
 from supervisor.detectors.statistics.robust_window import LOG_LEAP, RobustWindow
 from supervisor.detectors.statistics.run_scale import TINY, RunScale
@@ -24,7 +23,7 @@ ALONE = 10
 """Steps without another alarm after which a spike was an isolated one."""
 
 
-class Trajectory:
+class Trajectory(NamedState):
     """Follows one signal and says how far the newest value lies off its course.
 
     Losses fall and noise grows by ratios, so a positive signal is judged by its logarithm. When a
@@ -41,8 +40,13 @@ class Trajectory:
         above_start: a leap above everything that the run has seen, its untrained start included.
     """
 
+    _state = (
+        *("reference", "tail", "scale", "_waiting", "_suspect", "_since_suspect", "_linear"),
+        *("_highest", "_seen"),
+    )
+
     def __init__(self, *, floor: float = 0.02) -> None:
-        self.reference = Reference(size=50, lag=3, floor=floor)
+        self.reference = Reference(floor=floor)
         self.tail = RobustWindow(1000)
         self.scale = RunScale()
         self._waiting: deque[float] = deque()
@@ -146,27 +150,3 @@ class Trajectory:
         self.tail.clear()
         self._waiting.clear()
         self._highest = -math.inf
-
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            "reference": self.reference.state_dict(),
-            "tail": self.tail.state_dict(),
-            "scale": self.scale.state_dict(),
-            "waiting": list(self._waiting),
-            "suspect": self._suspect,
-            "since_suspect": self._since_suspect,
-            "linear": self._linear,
-            "highest": self._highest,
-            "seen": self._seen,
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.reference.load_state_dict(state["reference"])
-        self.tail.load_state_dict(state["tail"])
-        self.scale.load_state_dict(state["scale"])
-        self._waiting = deque(state["waiting"])
-        self._suspect = state["suspect"]
-        self._since_suspect = int(state["since_suspect"])
-        self._linear = bool(state["linear"])
-        self._highest = float(state["highest"])
-        self._seen = int(state["seen"])

@@ -1,7 +1,4 @@
-"""What two runs have in common, and the first step at which they differ.
-
-A comparison as a page, as text and as JSON.
-"""
+"""What two runs have in common, and the first step at which they differ."""
 
 from __future__ import annotations
 
@@ -15,12 +12,12 @@ import numpy as np
 
 from supervisor.errors import RunDirectoryError
 from supervisor.masking import mask_all
-from supervisor.records import plain
-from supervisor.report.facts.crash_report import CrashReport, strict
+from supervisor.records import plain, strict
+from supervisor.report.facts.crash_report import CrashReport
 from supervisor.report.facts.figures import count, show
 from supervisor.report.facts.run_data import RunData
 from supervisor.report.render import curve_parts, page_style, template_of
-from supervisor.report.tables import Column, Table, figure, in_words, percent, time_taken
+from supervisor.report.tables import Column, Table, in_words, percent, time_taken
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.flight_reader import read_steps
 from supervisor.storage.steps.step_rows import STEP_DTYPE
@@ -211,7 +208,7 @@ _LABELS = {
     "attempts": "attempts", "treatments": "treatments", "wall_s": "time", "useful_share": "useful",
 }  # fmt: skip
 _WRITTEN = {
-    "end": in_words, "root_cause": in_words, "final_loss": figure, "wall_s": time_taken,
+    "end": in_words, "root_cause": in_words, "final_loss": show, "wall_s": time_taken,
     "useful_share": percent,
 }  # fmt: skip
 

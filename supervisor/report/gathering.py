@@ -37,7 +37,7 @@ from supervisor.report.facts.interventions import build_interventions, would_hav
 from supervisor.report.facts.observed_values import sum_up
 from supervisor.report.facts.run_data import RunData, load_material
 from supervisor.report.facts.step_table import find_rate_changes
-from supervisor.report.facts.timeline import build_timeline
+from supervisor.report.facts.timeline import timeline_of
 from supervisor.report.incidents.ending import find_end
 from supervisor.report.incidents.evidence import last_checkpoint, memory_notes
 from supervisor.report.incidents.incidents import find_incidents
@@ -79,15 +79,12 @@ def _build(run_data: RunData) -> CrashReport:
     incidents = _incidents(run_data, attempts, end, shortfalls)
     root = choose_root(incidents, end)
     blamed = blame(root, run_data) if root else None
-    interventions = build_interventions(run_data)
     treatments = count_treatments(run_data.events)
     made = sum(treatments.values())
     cost = build_cost(run_data)
     decision = walk(run_data, root) if root else None
-    layers = read_gradient_flow(run_data.root)
     return CrashReport(
-        run_dir=str(run_data.root),
-        state=str(run_data.run.get("state") or "unknown"),
+        **_facts(run_data),
         end=end,
         title=build_title(end, root, made, shortfalls),
         verdict=build_verdict(end, root, run_data, attempts, made, incidents, shortfalls),
@@ -100,7 +97,6 @@ def _build(run_data: RunData) -> CrashReport:
         ),
         root_cause=blamed.key if blamed else shortfalls[0].key if shortfalls else "none",
         root_cause_sentence=blamed.sentence if blamed else _nothing(run_data, shortfalls),
-        mistakes=find_mistakes(run_data.of(AlertEvent)),
         overcome=root is not None
         and all(is_overcome(incident, run_data) for incident in incidents)
         and end in ("completed", "running"),
@@ -113,31 +109,41 @@ def _build(run_data: RunData) -> CrashReport:
         shortfalls=shortfalls,
         explosion=_explosion(run_data, root),
         decision=decision,
-        timeline=build_timeline(run_data),
-        interventions=interventions,
         treatments=dict(treatments),
-        rate_changes=find_rate_changes(run_data.steps),
         attempts=attempts,
-        ranks=build_ranks(run_data),
         cost=cost,
-        anomalies=build_anomalies(run_data),
-        anomaly_count=len(run_data.anomalies),
-        gradient_flow=layers.layers,
-        gradient_flow_step=layers.step,
-        unhealthy=layers.unhealthy,
-        alerts=summarise_alerts(run_data.of(AlertEvent)),
-        observed=sum_up(run_data.courses),
-        explain=run_data.explain,
-        stacks=run_data.stacks,
-        log_tail=run_data.log_tail,
         memory=memory_notes(run_data) if root and root.key in MEMORY_KEYS else (),
-        environment=environment_of(run_data.run),
-        command=command_of(run_data.run),
         first_step=int(steps.step[0]) if len(steps) else None,
         last_step=int(steps.step[-1]) if len(steps) else None,
-        final_loss=_final_loss(run_data),
-        problems=run_data.problems,
     )
+
+
+def _facts(run_data: RunData) -> dict[str, Any]:
+    """The fields of the report that are told as they were recorded."""
+    layers = read_gradient_flow(run_data.root)
+    return {
+        "run_dir": str(run_data.root),
+        "state": str(run_data.run.get("state") or "unknown"),
+        "mistakes": find_mistakes(run_data.of(AlertEvent)),
+        "timeline": timeline_of(run_data.events),
+        "interventions": build_interventions(run_data),
+        "rate_changes": find_rate_changes(run_data.steps),
+        "ranks": build_ranks(run_data),
+        "anomalies": build_anomalies(run_data),
+        "anomaly_count": len(run_data.anomalies),
+        "gradient_flow": layers.layers,
+        "gradient_flow_step": layers.step,
+        "unhealthy": layers.unhealthy,
+        "alerts": summarise_alerts(run_data.of(AlertEvent)),
+        "observed": sum_up(run_data.courses),
+        "explain": run_data.explain,
+        "stacks": run_data.stacks,
+        "log_tail": run_data.log_tail,
+        "environment": environment_of(run_data.run),
+        "command": command_of(run_data.run),
+        "final_loss": _final_loss(run_data),
+        "problems": run_data.problems,
+    }
 
 
 def choose_root(incidents: tuple[Incident, ...], end: str) -> Incident | None:

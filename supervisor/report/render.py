@@ -21,13 +21,12 @@ from supervisor.report.curves.curve_document import (
 )
 from supervisor.report.curves.plots import Picture
 from supervisor.report.facts.crash_report import CrashReport
-from supervisor.report.facts.figures import count, number, page_css
+from supervisor.report.facts.figures import count, number, page_css, show
 from supervisor.report.tables import (
     build_tables,
     clocktime,
     cost_parts,
     error_percent,
-    figure,
     in_words,
     percent,
     time_taken,
@@ -110,7 +109,7 @@ def template_of(name: str, *, autoescape: bool) -> jinja2.Template:
         lstrip_blocks=True,
     )
     environment.filters.update(
-        figure=figure, duration=time_taken, words=in_words, md=escape_markdown, fence=_fence,
+        figure=show, duration=time_taken, words=in_words, md=escape_markdown, fence=_fence,
         clocktime=clocktime, percent=percent, share=error_percent,
     )  # fmt: skip
     environment.globals["count"] = count

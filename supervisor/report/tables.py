@@ -1,8 +1,4 @@
-"""The tables of a report, the same for the page and for the text. Pure.
-
-What was tried, as a table that stays readable when a treatment was repeated many times. How values
-are written in a report. Pure; the templates use these as filters.
-"""
+"""The tables of a report, the same for the page and for the text. Pure."""
 
 from __future__ import annotations
 
@@ -77,11 +73,6 @@ def _outcome(item: Intervention) -> str:
 
 MISSING = "–"
 """What stands where nothing is known."""
-
-
-def figure(value: Any) -> str:
-    """Returns a number in a few digits."""
-    return MISSING if value is None else show(value)
 
 
 def time_taken(value: Any) -> str:
@@ -222,7 +213,7 @@ def _rates(report: CrashReport) -> Table:
 
 
 def _range(low: float, high: float) -> str:
-    return figure(low) if low == high else f"{figure(low)} to {figure(high)}"
+    return show(low) if low == high else f"{show(low)} to {show(high)}"
 
 
 def _replays(replays: Sequence[Mapping[str, Any]]) -> Table:
@@ -230,7 +221,7 @@ def _replays(replays: Sequence[Mapping[str, Any]]) -> Table:
         replays,
         ("Replayed with", "", lambda one: str(one["change"] or MISSING)),
         ("Crashed", "", lambda one: _yes_or_no(one["crashed"])),
-        ("At step", "number", lambda one: figure(one["at_step"])),
+        ("At step", "number", lambda one: show(one["at_step"])),
     )
 
 
@@ -247,8 +238,8 @@ def _precision(layers: Sequence[Mapping[str, Any]]) -> Table:
 def _incidents(report: CrashReport) -> Table:
     return _table(
         report.incidents,
-        ("Step", "number", lambda one: figure(one.step)),
-        ("Attempt", "number", lambda one: figure(one.attempt)),
+        ("Step", "number", lambda one: show(one.step)),
+        ("Attempt", "number", lambda one: show(one.attempt)),
         ("Trouble", "", lambda one: in_words(one.key)),
         ("What happened", "long", lambda one: one.sentence),
         ("Overcome", "", lambda one: _yes_or_no(one.survived)),
@@ -287,8 +278,8 @@ def _ranks(report: CrashReport) -> Table:
             "number",
             lambda one: MISSING if one.last_step is None else str(one.last_step),
         ),
-        ("Its last loss", "number", lambda one: figure(one.last_loss)),
-        ("Most memory (GiB)", "number", lambda one: figure(one.memory_gib)),
+        ("Its last loss", "number", lambda one: show(one.last_loss)),
+        ("Most memory (GiB)", "number", lambda one: show(one.memory_gib)),
         ("Attempts it ended first", "number", lambda one: str(one.failures)),
         ("Hangs it caused", "number", lambda one: str(one.hangs)),
         ("Own pace", "number", _pace),
@@ -323,7 +314,7 @@ def _ending(attempt: AttemptFacts) -> str:
 def _alerts(report: CrashReport) -> Table:
     return _table(
         report.alerts.latest if report.alerts else (),
-        ("Step", "number", lambda one: figure(one.step)),
+        ("Step", "number", lambda one: show(one.step)),
         ("Severity", "", lambda one: one.severity),
         ("Detector", "", lambda one: in_words(one.detector)),
         ("What it says", "long", lambda one: one.message),
@@ -335,19 +326,19 @@ def _observed(report: CrashReport) -> Table:
         report.observed,
         ("Value", "name", lambda one: one.name),
         ("Steps", "number", lambda one: str(one.count)),
-        ("First", "number", lambda one: figure(one.first)),
-        ("Lowest", "number", lambda one: figure(one.lowest)),
-        ("Highest", "number", lambda one: figure(one.highest)),
-        ("Last", "number", lambda one: figure(one.last)),
+        ("First", "number", lambda one: show(one.first)),
+        ("Lowest", "number", lambda one: show(one.lowest)),
+        ("Highest", "number", lambda one: show(one.highest)),
+        ("Last", "number", lambda one: show(one.last)),
     )
 
 
 def _anomalies(report: CrashReport) -> Table:
     return _table(
         report.anomalies,
-        ("Step", "number", lambda one: figure(one.step)),
-        ("Loss", "number", lambda one: figure(one.loss)),
-        ("Gradient norm", "number", lambda one: figure(one.grad_norm)),
+        ("Step", "number", lambda one: show(one.step)),
+        ("Loss", "number", lambda one: show(one.loss)),
+        ("Gradient norm", "number", lambda one: show(one.grad_norm)),
         ("What the statistics say", "long", lambda one: one.verdict),
         ("Batch", "", lambda one: one.batch),
         ("Kept in", "name", lambda one: one.data_dir),
@@ -360,10 +351,10 @@ def _unhealthy(report: CrashReport) -> Table:
         ("Tensor", "name", lambda row: str(row["name"])),
         ("What", "", lambda row: str(row["kind"])),
         ("Worst", "", lambda row: str(row["problem"])),
-        ("NaN", "number", lambda row: figure(row["nan_count"])),
-        ("Infinite", "number", lambda row: figure(row["inf_count"])),
-        ("Huge", "number", lambda row: figure(row["huge_count"])),
-        ("Largest finite", "number", lambda row: figure(row["max_abs"])),
+        ("NaN", "number", lambda row: show(row["nan_count"])),
+        ("Infinite", "number", lambda row: show(row["inf_count"])),
+        ("Huge", "number", lambda row: show(row["huge_count"])),
+        ("Largest finite", "number", lambda row: show(row["max_abs"])),
     )
 
 
@@ -371,12 +362,12 @@ def _gradient_flow(report: CrashReport) -> Table:
     return _table(
         report.gradient_flow,
         ("Layer", "name", lambda row: str(row["name"])),
-        ("Norm", "number", lambda row: figure(row["norm"])),
-        ("Mean", "number", lambda row: figure(row["mean"])),
-        ("Max", "number", lambda row: figure(row["max"])),
-        ("Min", "number", lambda row: figure(row["min"])),
+        ("Norm", "number", lambda row: show(row["norm"])),
+        ("Mean", "number", lambda row: show(row["mean"])),
+        ("Max", "number", lambda row: show(row["max"])),
+        ("Min", "number", lambda row: show(row["min"])),
         ("Zeros", "number", lambda row: percent(row["zero_share"])),
-        ("Not finite", "number", lambda row: figure(row["nonfinite"])),
+        ("Not finite", "number", lambda row: show(row["nonfinite"])),
     )
 
 

@@ -67,14 +67,13 @@ def build_document(rundir: RunDirectory, kind: str, names: Collection[str] = ("o
 
 def build_comparison(rundir: RunDirectory, other: RunDirectory, kind: str) -> str:
     """Returns two runs beside each other as ``html``, ``md`` or ``json``; writes nothing."""
-    from supervisor.report import comparison as comparisons
-    from supervisor.report import comparison as render
+    from supervisor.report import comparison
 
     runs = load_material(rundir.root), load_material(other.root)
-    compared = comparisons.compare(runs, (build_report(runs[0]), build_report(runs[1])))
+    compared = comparison.compare(runs, (build_report(runs[0]), build_report(runs[1])))
     if kind == "html":
-        return render.comparison_html(compared, document_of(runs, compared.names))
-    written = render.comparison_markdown if kind == "md" else render.comparison_json
+        return comparison.comparison_html(compared, document_of(runs, compared.names))
+    written = comparison.comparison_markdown if kind == "md" else comparison.comparison_json
     return written(compared)
 
 

@@ -14,9 +14,8 @@ from pathlib import Path
 
 from supervisor.errors import UsageError
 from supervisor.source_check.finding import CheckResult, Finding
-from supervisor.source_check.rule import Rule
 from supervisor.source_check.rules import ALL_RULES
-from supervisor.source_check.source import Source
+from supervisor.source_check.source import Rule, Source
 
 UNREADABLE = "unreadable-source"
 """Rule name of the finding for a file that does not parse."""
@@ -116,17 +115,13 @@ def _check_parsed(source: Source, text: str, rules: Sequence[Rule]) -> list[Find
     findings: list[Finding] = []
     for rule in rules:
         for node in rule.find(source):
-            line, column = _where(node)
+            line, column = getattr(node, "lineno", 1), getattr(node, "col_offset", 0) + 1
             if (line, column, rule.name) in found:
                 continue
             found.add((line, column, rule.name))
             if not suppressions.silence(rule.name, line, getattr(node, "end_lineno", line)):
                 findings.append(_finding(source.path, line, column, rule))
     return sorted(findings, key=lambda finding: (finding.line, finding.column, finding.rule))
-
-
-def _where(node: ast.AST) -> tuple[int, int]:
-    return getattr(node, "lineno", 1), getattr(node, "col_offset", 0) + 1
 
 
 def _finding(path: Path, line: int, column: int, rule: Rule) -> Finding:

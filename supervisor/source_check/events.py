@@ -129,7 +129,7 @@ class Training:
             return "optimizer"
         return "scaler" if name.rsplit(".", 1)[-1].endswith("GradScaler") else ""
 
-    def _kind(self, expression: ast.expr) -> str:
+    def kind_of(self, expression: ast.expr) -> str:
         """Optimizer, scheduler or scaler, by its constructor or by one of its names; else ''."""
         for origin in origins(self.source, expression):
             name = last_name(origin)
@@ -141,18 +141,6 @@ class Training:
                     if pattern.search(name):
                         return kind
         return ""
-
-    def is_scheduler(self, expression: ast.expr) -> bool:
-        """Is this a learning-rate scheduler?"""
-        return self._kind(expression) == "scheduler"
-
-    def is_optimizer(self, expression: ast.expr) -> bool:
-        """Is this an optimizer?"""
-        return self._kind(expression) == "optimizer"
-
-    def is_scaler(self, expression: ast.expr) -> bool:
-        """Is this a gradient scaler?"""
-        return self._kind(expression) == "scaler"
 
     def has_scaler(self) -> bool:
         """Does the file make or use a gradient scaler?"""
@@ -191,7 +179,7 @@ class Training:
             return self._make(Moment.EVAL, call)
         if name == "train" and not any(is_false(each) for each in call.args):
             return self._make(Moment.TRAIN, call)
-        if name == "update" and self.is_scaler(owner):
+        if name == "update" and self.kind_of(owner) == "scaler":
             return self._make(Moment.SCALER_UPDATE, call)
         if name == "step":
             return self._step(call, owner)
@@ -200,7 +188,7 @@ class Training:
         return None
 
     def _step(self, call: ast.Call, owner: ast.expr) -> Event | None:
-        kind = self._kind(owner)
+        kind = self.kind_of(owner)
         if kind == "scaler":
             return self._make(Moment.SCALER_STEP, call) if call.args else None
         if kind == "scheduler":
@@ -222,7 +210,8 @@ class Training:
                 function = origin.func
                 is_scale = isinstance(function, ast.Attribute) and function.attr == "scale"
                 if isinstance(function, ast.Attribute) and is_scale:
-                    return origin.args[0] if self.is_scaler(function.value) else None
+                    is_scaler = self.kind_of(function.value) == "scaler"
+                    return origin.args[0] if is_scaler else None
         return None
 
     def _make(

@@ -1,7 +1,4 @@
-"""Tensor operations in one form, whether written as a function, a method or a module.
-
-Regions of a file that run under autocast or without gradients.
-"""
+"""Tensor operations in one form, whether written as a function, a method or a module."""
 
 from __future__ import annotations
 
@@ -31,18 +28,7 @@ RELAYS = frozenset(
     {"view", "reshape", "squeeze", "unsqueeze", "gather", "transpose", "t", "flatten"}
 )
 """Operations that move values without changing them."""
-LOSSES = frozenset(
-    {
-        "cross_entropy",
-        "nll_loss",
-        "binary_cross_entropy",
-        "binary_cross_entropy_with_logits",
-        "mse_loss",
-        "l1_loss",
-        "smooth_l1_loss",
-        "kl_div",
-    }
-)
+LOSSES = frozenset(_MODULES.values()) - {"softmax", "log_softmax", "sigmoid"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,13 +42,6 @@ class Operation:
     arguments: tuple[ast.expr, ...]
     """All positional arguments after the operand."""
     call: ast.Call
-
-    def keyword(self, name: str) -> ast.expr | None:
-        """Returns the value given for keyword ``name``."""
-        for keyword in self.call.keywords:
-            if keyword.arg == name:
-                return keyword.value
-        return None
 
 
 @kept_for_file
@@ -89,7 +68,7 @@ def operation_of(source: Source, node: ast.AST) -> Operation | None:
 def _from_function(name: str, call: ast.Call) -> Operation:
     operand = call.args[0] if call.args else None
     if operand is None:
-        operand = next((k.value for k in call.keywords if k.arg == "input"), None)
+        operand = keyword_of(call, "input")
     return Operation(name=name, operand=operand, arguments=tuple(call.args[1:]), call=call)
 
 

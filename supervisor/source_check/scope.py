@@ -1,7 +1,4 @@
-"""One function's own statements (or the module's top), and what its names were assigned.
-
-What a name in a file stands for, seen through its imports.
-"""
+"""One function's own statements (or the module's top), and what its names were assigned."""
 
 from __future__ import annotations
 
@@ -65,11 +62,6 @@ class Names:
         if root not in self._imported:
             return ""
         return f"{self._imported[root]}.{rest}" if rest else self._imported[root]
-
-    def is_torch(self, expression: ast.AST, *endings: str) -> bool:
-        """Is this a name imported from torch whose last part is one of ``endings``?"""
-        name = self.resolve(expression)
-        return name.split(".")[0] == "torch" and name.rsplit(".", 1)[-1] in endings
 
     def imports(self, package: str) -> bool:
         """Does the file import ``package`` or anything in it?"""

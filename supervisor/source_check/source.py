@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterable, Iterator, Set
+from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
 
-from supervisor.source_check.scope import SCOPE_NODES, Assignment, Function, Names, Scope, place
+from supervisor.source_check.finding import Risk
+from supervisor.source_check.scope import SCOPE_NODES, Assignment, Function, Names, Scope
 
 Node = TypeVar("Node", bound=ast.AST)
 Result = TypeVar("Result")
@@ -22,16 +24,7 @@ def kept_for_file(
     function: Callable[[Source, Node], Result],
 ) -> Callable[[Source, Node], Result]:
     """Caches the answer to a question about one node of a file."""
-
-    @wraps(function)
-    def answer(source: Source, node: Node) -> Result:
-        key = (function, node)
-        if key not in source.kept:
-            source.kept[key] = function(source, node)
-        result: Result = source.kept[key]
-        return result
-
-    return answer
+    return kept_meanwhile(None)(function)
 
 
 def kept_meanwhile(
@@ -252,4 +245,19 @@ def _none_is_false(test: ast.Compare, text: str, held: bool) -> set[Fact]:
     return {(text, held)}
 
 
-__all__ = ["Fact", "Source", "place"]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """One mistake that can be recognised from source text alone.
+
+    A rule stays silent if it is unsure: a false warning costs more trust than a missed mistake.
+    """
+
+    name: str
+    """In kebab case; stable, because suppression comments in users' code hold it."""
+    risk: Risk
+    message: str
+    """What is wrong and what it does to a training."""
+    fix: str
+    """What to write instead."""
+    find: Callable[[Source], Iterable[ast.AST]]
+    """Yields the places of one file where the mistake is made."""

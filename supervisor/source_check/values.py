@@ -2,8 +2,6 @@
 
 All rules resolve names through this layer. It follows values within one file; one that may come
 from elsewhere has no origin.
-
-Resolves calls by name within a file: the function that runs, and its arguments.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The suite that any detector must pass.
-
-Records that are hard on detectors: impossible figures, and figures that never rest.
-"""
+"""The suite that any detector must pass."""
 
 from __future__ import annotations
 

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from supervisor.cli.options.option_values import time_span
 from supervisor.cli.overview.run_phase import find_phase
 from supervisor.cli.watch.demo import DemoView
 from supervisor.cli.watch.panel import _axis, build_panel, chart
@@ -200,14 +199,6 @@ def test_a_frame_of_a_run_without_a_step_fills_the_screen_too() -> None:
 
 def test_a_chart_is_as_high_as_it_is_asked_to_be() -> None:
     assert chart([0.0, 1.0, float("nan")], 3, 2) == [" █×", "▁█×"]
-
-
-@pytest.mark.parametrize(
-    ("seconds", "expected"),
-    [(-1, "0 s"), (59.9, "59 s"), (65, "1 min 5 s"), (3 * 3600, "3 h 0 min"), (90000, "1 d 1 h")],
-)
-def test_times_are_said_as_people_say_them(seconds: float, expected: str) -> None:
-    assert time_span(seconds) == expected
 
 
 @pytest.mark.parametrize(

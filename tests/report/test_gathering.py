@@ -279,9 +279,9 @@ def test_an_anomaly_is_called_a_level_or_a_jump_and_a_bent_mean_is_told(tmp_path
     run = SyntheticRun(tmp_path / "run")
     log = AnomalyLog(run.rundir, 0)
     level = {"median": 2.0, "threshold": 3.0, "mean": 4.0, "relative_change": 0.1}
-    jump = {"median": 1.0, "threshold": 1.5, "relative_change": 0.8}
+    jump = {"median": 1.0, "threshold": 2.5, "relative_change": 0.8}
     log.write(step=5, loss=9.0, grad_norm=1.0, threshold_info={"loss": level})
-    log.write(step=6, loss=2.0, grad_norm=1.8, threshold_info={"grad_jump": jump})
+    log.write(step=6, loss=2.0, grad_norm=1.8, threshold_info={"grad_norm": jump})
     log.close()
 
     first, second = gather(run.rundir.root).anomalies

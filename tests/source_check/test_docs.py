@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.source_check.rule import Rule
 from supervisor.source_check.rules import ALL_RULES
+from supervisor.source_check.source import Rule
 
 PAGE = Path(__file__).parents[2] / "docs" / "check.md"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.step_logs.tensorboard_log import TensorboardLog
+from supervisor.step_logs.step_log import TensorboardLog
 
 
 def test_a_text_is_on_tensorboards_page_of_texts(tmp_path: Path) -> None:

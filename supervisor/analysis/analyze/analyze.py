@@ -19,6 +19,7 @@ from supervisor.analysis.analyze.statistics import (
     Anomaly,
     Numbers,
     cause_of,
+    numbers_at,
     statistics_at,
 )
 from supervisor.analysis.explain.finding import finding_of, first_of
@@ -147,7 +148,7 @@ class _Performance:
         for seed in seeds:
             if remaining_s(self._deadline) < MIN_REPLAY_S:
                 break
-            found[seed] = _numbers_at(self._perform(step, start, seed).rows, step)
+            found[seed] = numbers_at(self._perform(step, start, seed).rows, step)
             self._say(f"step {step}: loss {found[seed].loss:.6g} with seed {seed}")
         return found
 
@@ -169,8 +170,8 @@ class _Performance:
             {rank: finding_of({step: seen}, [step]) for rank, seen in of_ranks.items()}
         )
         seen = of_ranks[FIRST_RANK if first.rank is None else first.rank]
-        original = _numbers_at(self._rows, step)
-        recomputed = _numbers_at(replay.rows, step)
+        original = numbers_at(self._rows, step)
+        recomputed = numbers_at(replay.rows, step)
         statistics = statistics_at(self._rows, step)
         norms = {name: float(norm) for name, norm in seen["gradients"].items()}
         return Anomaly(
@@ -233,10 +234,3 @@ def _all_same(told: Sequence[bool | None]) -> bool | None:
     """Whether all ranks have their captured batches; None where none was captured."""
     known = [is_same for is_same in told if is_same is not None]
     return all(known) if known else None
-
-
-def _numbers_at(rows: np.ndarray, step: int) -> Numbers:
-    at = rows[rows["step"] == step]
-    if not len(at):
-        return Numbers(loss=math.nan, grad_norm=math.nan)
-    return Numbers(loss=float(at["loss"][0]), grad_norm=float(at["grad_norm"][0]))

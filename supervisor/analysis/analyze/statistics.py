@@ -44,14 +44,21 @@ class Numbers:
     grad_norm: float
 
 
+def numbers_at(rows: np.ndarray, step: int) -> Numbers:
+    """Returns the numbers of the first row of a step; NaN without one."""
+    at = rows[rows["step"] == step]
+    if not len(at):
+        return Numbers(loss=math.nan, grad_norm=math.nan)
+    return Numbers(loss=float(at["loss"][0]), grad_norm=float(at["grad_norm"][0]))
+
+
 def statistics_at(rows: np.ndarray, step: int) -> Statistics:
     """Judges a step by the recorded rows; `rows` may hold steps of several attempts."""
     losses = healthy(rows, "loss", step, WINDOW)
     norms = healthy(rows, "grad_norm", step, WINDOW)
-    at = rows[rows["step"] == step]
-    loss = float(at["loss"][0]) if len(at) else math.nan
-    norm = float(at["grad_norm"][0]) if len(at) else math.nan
-    bad = bool(nonfinite(at[:1]).any())
+    seen = numbers_at(rows, step)
+    loss, norm = seen.loss, seen.grad_norm
+    bad = bool(nonfinite(rows[rows["step"] == step][:1]).any())
     return Statistics(
         loss_median=_median(losses),
         loss_mean=_mean(losses),
@@ -208,17 +215,9 @@ class Analysis:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the fields of ``analyze --json``; means are over the recomputed finite values."""
+        fields = ("step", "original_loss", "recomputed_loss", "top_gradients", "cause")
         return {
-            "anomalies": [
-                {
-                    "step": anomaly.step,
-                    "original_loss": anomaly.original_loss,
-                    "recomputed_loss": anomaly.recomputed_loss,
-                    "top_gradients": anomaly.top_gradients,
-                    "cause": anomaly.cause,
-                }
-                for anomaly in self.anomalies
-            ],
+            "anomalies": [{name: getattr(a, name) for name in fields} for a in self.anomalies],
             "summary": {
                 "count": len(self.anomalies),
                 "mean_loss": _finite_mean([a.recomputed_loss for a in self.anomalies]),

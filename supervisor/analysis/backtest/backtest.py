@@ -1,7 +1,4 @@
-"""Runs a policy over a recorded run, without a GPU: what would have been seen and decided.
-
-Draws a backtest: the signals above, the risk below, alarms and decisions as lines.
-"""
+"""Runs a policy over a recorded run, without a GPU: what would have been seen and decided."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from supervisor.errors import UsageError
 from supervisor.ladder.rungs import FREE
 from supervisor.pipeline import Judgement, Pipeline
 from supervisor.prediction.moving_objective import reward_of
-from supervisor.records import Decision, StepRecord
+from supervisor.records import Decision, StepRecord, plain
 from supervisor.risk_lines import RiskLines
 from supervisor.settings import PolicySettings, RunSettings
 
@@ -124,28 +121,15 @@ class BacktestResult:
 
     def to_dict(self) -> dict[str, Any]:
         """The document of `supervisor backtest --json`."""
+        told = ("step", "actions", "rung", "undo")
         return {
             "steps": self.steps,
             "first_alarm": self.first_alarm,
             "first_treatment": self.first_treatment,
-            "alarms": [
-                {
-                    "step": alarm.step,
-                    "risk": alarm.risk,
-                    "calibrated": alarm.calibrated,
-                    "reason": alarm.reason,
-                    "contributions": dict(alarm.contributions),
-                }
-                for alarm in self.alarms
-            ],
+            "alarms": plain(self.alarms),
             "risk": self.risk,
             "decisions": [
-                {
-                    "step": decision.step,
-                    "actions": list(decision.actions),
-                    "rung": decision.rung,
-                    "undo": list(decision.undo),
-                }
+                {name: plain(getattr(decision, name)) for name in told}
                 for decision in self.decisions
             ],
         }

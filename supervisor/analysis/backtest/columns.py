@@ -1,7 +1,4 @@
-"""Which column of a log is what: by the names that trainers give, or by the user's own mapping.
-
-At which steps the rows of a log stand, and where that changes.
-"""
+"""Which column of a log is what: by the names that trainers give, or by the user's own mapping."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A log as it lies on disk: opened, unpacked, line by line, and what of it had to be left out.
-
-Tables of text: CSV as people, Lightning, pandas and W&B write it.
-"""
+"""A log as it lies on disk: opened, unpacked, line by line, and what of it had to be left out."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """What replays try: changes, smaller and smaller doses, and how a trouble is recognised again.
 
-What is replayed if no single change cured it: smaller and smaller doses. Pure.
-
 A control comes first: with a rate of 0 no update changes anything. If that avoids the crash, the
 rate is divided until it is cured. If it does not, the state at the start or the batches are wrong.
 Trouble that goes without one update, but keeps to its step in another order of the data, is

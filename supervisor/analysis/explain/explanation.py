@@ -1,7 +1,4 @@
-"""The result of `explain`: returned, printed, and written for the report.
-
-A diagnosis in words.
-"""
+"""The result of `explain`: returned, printed, and written for the report."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ from supervisor.storage.run.exit_notes import ExitNote
 LOSS = "(loss)"
 _PHASES = ("input", "parameter", "forward", "loss", "after", "backward", "update")
 """Of `NonfiniteReport`, in the order of a step."""
+_TEXTS = ("phase", "module", "operation", "kind", "cause", "fix")
 
 UNGUARDED = frozenset(
     {
@@ -119,16 +120,8 @@ def finding_of(
             )
         where = seen["nonfinite"] or {}
         if where.get("found") and not finding.kind:
-            finding = replace(
-                finding,
-                phase=str(where["phase"]),
-                module=str(where["module"]),
-                operation=str(where["operation"]),
-                kind=str(where["kind"]),
-                cause=str(where["cause"]),
-                fix=str(where["fix"]),
-                precision=seen.get("precision"),
-            )
+            texts: dict[str, Any] = {name: str(where[name]) for name in _TEXTS}
+            finding = replace(finding, precision=seen.get("precision"), **texts)
     return finding
 
 

@@ -1,7 +1,4 @@
-"""Runs the worker processes of replays: the first from scratch, others forked from a warm one.
-
-Runs the ranks of a replay together, on this machine.
-"""
+"""Runs the worker processes of replays: the first from scratch, others forked from a warm one."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from supervisor.own_process import IS_RANK, PARENT, command, worker_environment
 
@@ -67,12 +64,7 @@ class ReplayProcesses:
 
     def _start(self, arguments: Sequence[str], output: Path, deadline: float) -> tuple[int, bool]:
         with open(output, "wb") as file:
-            process = self._popen(
-                [WORKER, *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-            )
+            process = _worker(arguments, self._folder, file)
         try:
             return process.wait(max(0.0, deadline - time.monotonic())), False
         except subprocess.TimeoutExpired:
@@ -86,11 +78,14 @@ class ReplayProcesses:
     ) -> tuple[int, bool] | None:
         """Like `_start`; None if the warm process fails."""
         if self._server is None:
-            self._server = self._popen(
-                [FORK_SERVER],
+            self._server = subprocess.Popen(
+                command(FORK_SERVER),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
+                cwd=self._folder,
+                env={**worker_environment(), PARENT: str(os.getpid())},
+                start_new_session=True,
             )
         request = {"arguments": list(arguments), "output": str(output)}
         try:
@@ -127,14 +122,20 @@ class ReplayProcesses:
         answer: dict[str, Any] = json.loads(stream.readline())
         return answer
 
-    def _popen(self, words: Sequence[str], **streams: Any) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            [*command(words[0]), *words[1:]],
-            cwd=self._folder,
-            env={**worker_environment(), PARENT: str(os.getpid())},
-            start_new_session=True,
-            **streams,
-        )
+
+def _worker(
+    arguments: Sequence[str], folder: str, output: IO[bytes], **more: str
+) -> subprocess.Popen[bytes]:
+    """Starts a worker that writes into `output`; `more` are further environment variables."""
+    return subprocess.Popen(
+        [*command(WORKER), *arguments],
+        cwd=folder,
+        env={**worker_environment(), PARENT: str(os.getpid()), **more},
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
 
 
 def _end_group(pid: int) -> None:
@@ -170,24 +171,13 @@ def run_ranks(
     processes: list[subprocess.Popen[bytes]] = []
     try:
         for rank, path in enumerate(outputs):
-            environment = {**worker_environment(), **meeting, **_place(rank, ranks)}
             with open(path, "wb") as file:
-                processes.append(
-                    subprocess.Popen(
-                        [*command(WORKER), *arguments],
-                        cwd=folder,
-                        env={**environment, PARENT: str(os.getpid()), IS_RANK: "1"},
-                        stdin=subprocess.DEVNULL,
-                        stdout=file,
-                        stderr=subprocess.STDOUT,
-                        start_new_session=True,
-                    )
-                )
+                place = {**meeting, **_place(rank, ranks), IS_RANK: "1"}
+                processes.append(_worker(arguments, folder, file, **place))
         return _await(processes, time.monotonic() + max(timeout_s, 1.0))
     finally:
         for process in processes:
-            with contextlib.suppress(ProcessLookupError):  # its loader workers included
-                os.killpg(process.pid, signal.SIGKILL)
+            _end_group(process.pid)
             process.wait()
         output.write_bytes(b"".join(path.read_bytes() for path in outputs if path.exists()))
 

@@ -14,24 +14,17 @@ from supervisor.cli.options.option_values import open_run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", type=option_values.path, help="a run directory")
+    option_values.add_run(parser)
     parser.add_argument("--step", metavar="N", type=option_values.whole(0), help="only this step")
     parser.add_argument("--visualize", action="store_true", help="write plots, too")
-    parser.add_argument(
-        "--budget-s",
-        metavar="N",
-        type=option_values.seconds(0.001, 30 * 86400),
-        default=600.0,
-        help="begin no replay after so many seconds (default 600)",
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    option_values.add_budget(parser, 600.0)
+    option_values.add_json(parser)
 
 
 def execute(args: argparse.Namespace) -> int:
     rundir = open_run(args.run)
 
     from supervisor.analysis.analyze.analyze import analyze
-    from supervisor.cli.options.option_values import print_json
     from supervisor.cli.options.settings_options import say
 
     result = analyze(
@@ -41,8 +34,5 @@ def execute(args: argparse.Namespace) -> int:
         budget_s=args.budget_s,
         say=say,
     )
-    if args.json:
-        print_json(result.to_dict())
-    else:
-        print(result)
+    option_values.print_result(result, as_json=args.json)
     return 0

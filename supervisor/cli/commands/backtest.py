@@ -30,10 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="which column is what: loss=train/loss,step=global_step,grad_norm=...,reward=...",
     )
     add_settings_options(parser)
-    parser.add_argument(
-        "--plot", metavar="FILE.png", type=option_values.path, help="draw steps and risk"
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    option_values.add_plot(parser, "draw steps and risk (png, svg or pdf)")
+    option_values.add_json(parser)
 
 
 def _mapping(text: str) -> dict[str, str]:
@@ -51,11 +49,8 @@ def _mapping(text: str) -> dict[str, str]:
 
 def execute(args: argparse.Namespace) -> int:
     from supervisor.analysis.backtest.backtest import backtest, summary
-    from supervisor.cli.options.option_values import print_json
     from supervisor.table import print_table, printable
 
-    if args.plot is not None:
-        option_values.check_output("--plot", args.plot, (".png", ".svg", ".pdf"))
     settings, policy = load_settings(args)
     result = backtest(args.log, settings, policy, args.map)
     if args.plot is not None:
@@ -63,7 +58,7 @@ def execute(args: argparse.Namespace) -> int:
     for remark in result.remarks:
         print(f"{args.log}: {printable(remark)}", file=sys.stderr)
     if args.json:
-        print_json(result.to_dict())
+        option_values.print_json(result.to_dict())
         return 0
     for error in result.errors:
         print(f"warning: {error}")

@@ -18,11 +18,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "dir", metavar="DIR", type=option_values.path, nargs="?", help="a folder with runs"
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    option_values.add_json(parser)
 
 
 def execute(args: argparse.Namespace) -> int:
-    from supervisor.cli.options.option_values import print_json
     from supervisor.storage.cases.cases import CaseLibrary
     from supervisor.table import print_table
 
@@ -36,7 +35,7 @@ def execute(args: argparse.Namespace) -> int:
         if not cases and not folder.is_dir():  # runs may be gone, their cases are not
             raise UsageError(f"{args.dir}: no such folder: give one that holds runs of yours")
     if args.json:
-        print_json(cases)
+        option_values.print_json(cases)
     elif not cases:
         print(f"{library.path}: no case yet")
     else:

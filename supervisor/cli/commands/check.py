@@ -27,7 +27,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from supervisor.cli.options.option_values import print_json
     from supervisor.source_check.check import check_source
 
     if not args.path.exists():
@@ -36,9 +35,9 @@ def execute(args: argparse.Namespace) -> int:
     if args.sarif:
         from supervisor.source_check.finding import to_sarif
 
-        print_json(to_sarif(result))
+        option_values.print_json(to_sarif(result))
     elif args.json:
-        print_json(result.to_dict())
+        option_values.print_json(result.to_dict())
     else:
         print(result)
     return 1 if result.findings else 0

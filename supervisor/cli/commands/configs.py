@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import argparse
 
-from supervisor.cli.options.option_values import print_shipped
+from supervisor.cli.options.option_values import add_json, print_shipped
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    add_json(parser)
 
 
 def execute(args: argparse.Namespace) -> int:

@@ -23,19 +23,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="compare with torch.autocast instead of a model converted as a whole",
     )
-    parser.add_argument(
-        "--plot", metavar="PATH", type=option_values.path, help="draw it (png, svg or pdf)"
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    option_values.add_plot(parser, "draw it (png, svg or pdf)")
+    option_values.add_json(parser)
 
 
 def execute(args: argparse.Namespace) -> int:
-    from supervisor.cli.options.option_values import print_json
     from supervisor.numerics.layer_diff import layer_diff
     from supervisor.numerics.model_files import load_model, load_sample
 
-    if args.plot is not None:
-        option_values.check_output("--plot", args.plot, (".png", ".svg", ".pdf"))
     # What the user's code prints must not mix with the document on standard output.
     with contextlib.redirect_stdout(sys.stderr):
         sample = load_sample(args.input)
@@ -43,8 +38,5 @@ def execute(args: argparse.Namespace) -> int:
         result = layer_diff(model, sample, dtype=args.dtype, autocast=args.autocast)
     if args.plot:
         result.plot(args.plot)
-    if args.json:
-        print_json(result.to_dict())
-    else:
-        print(result)
+    option_values.print_result(result, as_json=args.json)
     return 0

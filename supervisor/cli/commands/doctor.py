@@ -28,13 +28,7 @@ EXIT_CODES = {"0": "every check passed", "1": "a check failed"}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "supervisor doctor [OPTIONS] [SCRIPT[:FUNCTION] [SCRIPT_ARGS...]]"
-    parser.add_argument(
-        "--steps",
-        metavar="N",
-        type=option_values.whole(8),
-        default=20,
-        help="of each trial run (default 20)",
-    )
+    option_values.add_steps(parser, 8, 20, "of each trial run")
     add_trial_options(parser, nodes=True)
     parser.add_argument(
         "--run-dir",
@@ -50,14 +44,13 @@ def parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Nam
 
 def execute(args: argparse.Namespace) -> int:
     from supervisor.analysis.doctor.doctor import doctor
-    from supervisor.cli.options.option_values import print_json
     from supervisor.table import print_table
 
     script = None if args.script is None else trial_script("doctor", args)
     met = _meet(args)
     checks = [*doctor(script, steps=args.steps, keep=args.keep, say=say), *met]
     if args.json:
-        print_json(checks)
+        option_values.print_json(checks)
     else:
         rows = [("ok" if check.ok else "NOT OK", check.name, check.detail) for check in checks]
         print_table(("", "CHECK", "DETAIL"), rows)

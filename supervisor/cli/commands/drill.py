@@ -7,7 +7,6 @@ survived, 1 if not.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from supervisor.cli.options import option_values
@@ -21,6 +20,7 @@ _HEADINGS = ("FAULT", "SURVIVED", "FINAL LOSS", "REFERENCE", "STEPS LOST", "SECO
 
 
 EXIT_CODES = {"0": "every promised fault was survived", "1": "a fault was not survived"}
+parse = parse_with_script
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,29 +34,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=(),
         help=f"only these (default: all of {', '.join(MENU)})",
     )
-    parser.add_argument(
-        "--steps",
-        metavar="N",
-        type=option_values.whole(1),
-        default=100,
-        help="of every run (default 100)",
-    )
+    option_values.add_steps(parser, 1, 100, "of every run")
     add_trial_options(parser)
-
-
-def parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Namespace:
-    return parse_with_script(parser, words)
 
 
 def execute(args: argparse.Namespace) -> int:
     from supervisor.analysis.drill import drill
     from supervisor.analysis.outcome import RULE
-    from supervisor.cli.options.option_values import print_json
 
     script = trial_script("drill", args)
     result = drill(script, faults=list(args.faults), steps=args.steps, keep=args.keep, say=say)
     if args.json:
-        print_json(result.to_dict())
+        option_values.print_json(result.to_dict())
     else:
         _show(result)
         print(RULE)

@@ -13,33 +13,23 @@ from supervisor.cli.options.option_values import open_run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", type=option_values.path, help="a run directory")
-    parser.add_argument(
-        "--budget-s",
-        metavar="N",
-        type=option_values.seconds(0.001, 30 * 86400),
-        default=900.0,
-        help="begin no replay after so many seconds (default 900)",
-    )
+    option_values.add_run(parser)
+    option_values.add_budget(parser, 900.0)
     parser.add_argument(
         "--all",
         action="store_true",
         dest="make_all",
         help="make every replay, even those that can no longer change the answer",
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    option_values.add_json(parser)
 
 
 def execute(args: argparse.Namespace) -> int:
     rundir = open_run(args.run)
 
     from supervisor.analysis.explain.explain import explain
-    from supervisor.cli.options.option_values import print_json
     from supervisor.cli.options.settings_options import say
 
     result = explain(rundir, budget_s=args.budget_s, make_all=args.make_all, say=say)
-    if args.json:
-        print_json(result.to_dict())
-    else:
-        print(result)
+    option_values.print_result(result, as_json=args.json)
     return 0

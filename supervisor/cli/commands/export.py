@@ -30,7 +30,7 @@ _OF_STATE = ("torch", "dcp")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", type=option_values.path, help="a run directory")
+    option_values.add_run(parser)
     parser.add_argument("--to", choices=tuple(_PLACES), required=True)
     parser.add_argument(
         "--rank", type=option_values.whole(0), default=0, help="whose steps (default 0)"

@@ -25,13 +25,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="where to write <script>.config.yaml and <script>.policy.yaml (default: here)",
     )
     parser.add_argument("--force", action="store_true", help="replace files that are there")
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    option_values.add_json(parser)
 
 
 def execute(args: argparse.Namespace) -> int:
     import os
 
-    from supervisor.cli.options.option_values import print_json
     from supervisor.cli.script_look import MEANINGS, advice, config_text, look_at, policy_text
 
     script: Path = args.script
@@ -53,7 +52,7 @@ def execute(args: argparse.Namespace) -> int:
         except OSError as error:
             raise UsageError(f"{path}: {error.strerror}: give another --dir") from error
     if args.json:
-        print_json({"config": config, "policy": policy, "traits": traits})
+        option_values.print_json({"config": config, "policy": policy, "traits": traits})
         return 0
     for trait in traits:
         print(f"{trait.where}: {MEANINGS[trait.name]} ({trait.evidence})")

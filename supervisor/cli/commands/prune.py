@@ -40,18 +40,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="of runs that can be resumed, also what they would be resumed from",
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    option_values.add_json(parser)
 
 
 def execute(args: argparse.Namespace) -> int:
-    from supervisor.cli.options.option_values import print_json
     from supervisor.cli.overview.run_pruning import Wish, carry_out, plan
 
     wish = Wish(older_than_s=args.older_than * 86400, also_newest=args.also_newest)
     runs = [run for folder in args.dirs or [Path("runs")] for run in _runs(folder)]
     done = [carry_out(run, wish) if args.yes else plan(run, wish) for run in dict.fromkeys(runs)]
     if args.json:
-        print_json(done)
+        option_values.print_json(done)
     else:
         _show(done, is_done=args.yes)
     return 0

@@ -13,19 +13,14 @@ from supervisor.cli.options import option_values
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("tensor", metavar="TENSOR.pt", type=option_values.path)
     parser.add_argument("--dtype", choices=("bf16", "fp16", "fp8_e4m3", "fp8_e5m2"), default="bf16")
-    parser.add_argument(
-        "--plot", metavar="PATH", type=option_values.path, help="draw it (png, svg or pdf)"
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    option_values.add_plot(parser, "draw it (png, svg or pdf)")
+    option_values.add_json(parser)
 
 
 def execute(args: argparse.Namespace) -> int:
-    from supervisor.cli.options.option_values import print_json
     from supervisor.numerics.model_files import load_tensors
     from supervisor.numerics.quantization import analyze_tensors
 
-    if args.plot is not None:
-        option_values.check_output("--plot", args.plot, (".png", ".svg", ".pdf"))
     tensors = load_tensors(args.tensor)
     result = analyze_tensors(tensors, args.dtype)
     if args.plot:
@@ -33,8 +28,5 @@ def execute(args: argparse.Namespace) -> int:
         from supervisor.numerics.quantization import plot_magnitudes
 
         plot_magnitudes(result, tensors, format_of(args.dtype), args.plot)
-    if args.json:
-        print_json(result.to_dict())
-    else:
-        print(result)
+    option_values.print_result(result, as_json=args.json)
     return 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -106,10 +106,7 @@ def _spec(
     from supervisor.config import load_resolved_config, load_resolved_policy, split_overrides
     from supervisor.parent.process.launch import LaunchSpec
 
-    def tell(line: str) -> None:
-        if not args.quiet:
-            print(f"supervisor: {line}", file=sys.stderr, flush=True)
-
+    tell = partial(option_values.tell, args)
     for_config, for_policy = split_overrides(args.set)
     settings = load_resolved_config(rundir.config_yaml, for_config, tell)
     check_detectors(settings, str(rundir.config_yaml))

@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -69,10 +68,12 @@ def continue_what_lies_there(args: argparse.Namespace, ranks: RankLaunch | None)
     state = load_run_state(RunDirectory(folder))
     _check_same(args, state)
     if state.state == "completed":
-        _tell(args, f"{folder}: completed already, nothing to do")
+        option_values.tell(args, f"{folder}: completed already, nothing to do")
         return 0
     if tuple(args.arguments) != state.arguments:
-        _tell(args, f"warning: {folder}: continued with the arguments that it began with")
+        option_values.tell(
+            args, f"warning: {folder}: continued with the arguments that it began with"
+        )
     if ranks is None:
         args.nproc_per_node = None  # as many as it had
     args.run, args.resume_from, args.force = folder, None, False
@@ -88,7 +89,7 @@ def completed_already(args: argparse.Namespace) -> int | None:
     folder: Path = args.run_dir
     if not is_run(folder) or load_run_state(RunDirectory(folder)).state != "completed":
         return None
-    _tell(args, f"{folder}: completed already, nothing to do")
+    option_values.tell(args, f"{folder}: completed already, nothing to do")
     return 0
 
 
@@ -111,11 +112,6 @@ def _check_same(args: argparse.Namespace, state: RunState) -> None:
             f"{args.run_dir}: holds a run of {state.script}, not of {args.script.target}: give "
             "each script a --run-dir of its own"
         )
-
-
-def _tell(args: argparse.Namespace, line: str) -> None:
-    if not args.quiet:
-        print(f"supervisor: {line}", file=sys.stderr, flush=True)
 
 
 LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
@@ -160,7 +156,7 @@ def parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Nam
 
 
 def execute(args: argparse.Namespace) -> int:
-    check_torchruns(args, lambda line: _tell(args, line))
+    check_torchruns(args, lambda line: option_values.tell(args, line))
     take_operators_ranks(args)
     ranks = ranks_of(args)
     _check_launcher(args)

@@ -47,11 +47,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--name", metavar="PATTERN", default="", help="only runs or scripts of such a name"
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    option_values.add_json(parser)
 
 
 def execute(args: argparse.Namespace) -> int:
-    from supervisor.cli.options.option_values import print_json
     from supervisor.cli.overview.run_overview import (
         HEADINGS,
         SHORTENED,
@@ -68,7 +67,7 @@ def execute(args: argparse.Namespace) -> int:
     wanted = Selection(verdicts=args.verdict, since_s=args.since, name=args.name)
     runs = arrange([run for run in found if wanted.holds(run)], args.sort, reverse=args.reverse)
     if args.json:
-        print_json(runs_data(runs))
+        option_values.print_json(runs_data(runs))
     elif not found:
         print(f"{args.dir}: no run yet: start one with `supervisor run train.py`")
     elif not runs:

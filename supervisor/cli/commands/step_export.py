@@ -10,7 +10,7 @@ import numpy as np
 
 from supervisor.errors import UsageError
 from supervisor.records import StepRecord
-from supervisor.step_logs.tensorboard_log import TensorboardLog
+from supervisor.step_logs.step_log import TensorboardLog
 from supervisor.storage.files.private_files import open_private
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.applied_rates import read_rates

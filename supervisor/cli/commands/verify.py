@@ -7,24 +7,18 @@ tensor, generator and schedule at every step. Exit code 0 if it is exact, 1 if n
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 
 from supervisor.cli.options import option_values
 from supervisor.cli.options.script_arguments import parse_with_script
 from supervisor.cli.options.settings_options import add_trial_options, say, trial_script
 
 EXIT_CODES = {"0": "resumes exactly", "1": "does not resume exactly, or the script fails"}
+parse = parse_with_script
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "supervisor verify [OPTIONS] SCRIPT[:FUNCTION] [SCRIPT_ARGS...]"
-    parser.add_argument(
-        "--steps",
-        metavar="N",
-        type=option_values.whole(1),
-        default=30,
-        help="stop after so many steps (default 30)",
-    )
+    option_values.add_steps(parser, 1, 30, "stop after so many steps")
     parser.add_argument(
         "--break-at",
         metavar="K",
@@ -34,18 +28,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_trial_options(parser)
 
 
-def parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Namespace:
-    return parse_with_script(parser, words)
-
-
 def execute(args: argparse.Namespace) -> int:
     from supervisor.analysis.verify import verify
-    from supervisor.cli.options.option_values import print_json
 
     script = trial_script("verify", args)
     result = verify(script, steps=args.steps, break_at=args.break_at, keep=args.keep, say=say)
-    if args.json:
-        print_json(result.to_dict())
-    else:
-        print(result)
+    option_values.print_result(result, as_json=args.json)
     return 0 if result.exact else 1

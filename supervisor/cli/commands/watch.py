@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from supervisor.cli.options import option_values
 from supervisor.cli.options.option_values import newest_run
@@ -22,16 +22,12 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.panel import Panel
 
+    from supervisor.cli.watch.demo import DemoView
+    from supervisor.cli.watch.read_run import RunView
     from supervisor.cli.watch.view import WatchView
 
 PORT = 8642
 """Of the live page; no well-known service has it."""
-
-
-class FrameSource(Protocol):
-    """What provides the frames."""
-
-    def look(self) -> WatchView: ...
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -93,7 +89,7 @@ def execute(args: argparse.Namespace) -> int:
         else:
             _watch_folder(args.run, Console(), args.interval, once=args.once)
         return 0
-    source = DemoView() if args.demo else RunView(open_run(args.run))
+    source: RunView | DemoView = DemoView() if args.demo else RunView(open_run(args.run))
     view = source.look()
     if args.json:
         print_json(as_json(view))
@@ -153,7 +149,9 @@ def _watch_folder(folder: Path, console: Console, interval_s: float, *, once: bo
             live.update(draw(), refresh=True)
 
 
-def _follow(source: FrameSource, view: WatchView, console: Console, interval_s: float) -> WatchView:
+def _follow(
+    source: RunView | DemoView, view: WatchView, console: Console, interval_s: float
+) -> WatchView:
     """Shows frame after frame on the whole screen until the last, which is returned."""
     from rich.live import Live
 

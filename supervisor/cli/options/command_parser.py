@@ -95,7 +95,7 @@ def load_command(name: str) -> ModuleType:
 
         hint = did_you_mean(name, COMMANDS) or "; see `supervisor --help`"
         raise UsageError(f"{name}: no such command{hint}")
-    return import_module(f"supervisor.cli.commands.{name}")
+    return import_module(f"supervisor.cli.commands.{'runs' if name == 'list' else name}")
 
 
 def summary_of(name: str) -> str:

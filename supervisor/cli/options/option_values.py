@@ -9,13 +9,13 @@ import contextlib
 import json
 import math
 import sys
-from argparse import ArgumentTypeError
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from supervisor.errors import RunDirectoryError, UsageError
-from supervisor.records import plain
+from supervisor.records import plain, strict
 from supervisor.table import print_table
 
 if TYPE_CHECKING:
@@ -75,6 +75,45 @@ def names(text: str) -> tuple[str, ...]:
     return found
 
 
+def picture(text: str) -> Path:
+    """Returns the path of a picture that can be written."""
+    target = path(text)
+    check_output("--plot", target, (".png", ".svg", ".pdf"))
+    return target
+
+
+def add_run(parser: ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", type=path, help="a run directory")
+
+
+def add_json(parser: ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def add_plot(parser: ArgumentParser, effect: str) -> None:
+    parser.add_argument("--plot", metavar="PATH", type=picture, help=effect)
+
+
+def add_budget(parser: ArgumentParser, default_s: float) -> None:
+    parser.add_argument(
+        "--budget-s",
+        metavar="N",
+        type=seconds(0.001, 30 * 86400),
+        default=default_s,
+        help=f"begin no replay after so many seconds (default {default_s:g})",
+    )
+
+
+def add_steps(parser: ArgumentParser, least: int, default: int, effect: str) -> None:
+    parser.add_argument(
+        "--steps",
+        metavar="N",
+        type=whole(least),
+        default=default,
+        help=f"{effect} (default {default})",
+    )
+
+
 def check_output(option: str, target: Path, suffixes: tuple[str, ...] = ()) -> None:
     """Checks that `target` can be written, before any work is done.
 
@@ -100,12 +139,26 @@ def check_output(option: str, target: Path, suffixes: tuple[str, ...] = ()) -> N
         raise UsageError(f"{option} {target}: {target.parent}: {what}, or give another path")
 
 
+def tell(args: Namespace, line: str) -> None:
+    """Says something beside the script's own output, unless ``--quiet`` was given."""
+    if not args.quiet:
+        print(f"supervisor: {line}", file=sys.stderr, flush=True)
+
+
 def print_json(value: Any) -> None:
     """Prints `value` (records included) as the one document on standard output.
 
     NaN and infinities, which JSON does not have, become the strings "nan", "inf" and "-inf".
     """
-    print(json.dumps(_strict(plain(value)), indent=2, allow_nan=False))
+    print(json.dumps(strict(plain(value)), indent=2, allow_nan=False))
+
+
+def print_result(result: Any, *, as_json: bool) -> None:
+    """Prints `result` in its own words, or its `to_dict`."""
+    if as_json:
+        print_json(result.to_dict())
+    else:
+        print(result)
 
 
 def byte_size(count: int) -> str:
@@ -115,28 +168,6 @@ def byte_size(count: int) -> str:
         size /= 1024.0
         units.pop(0)
     return f"{size:.3g} {units[0]}" if size < 1000 else f"{size:.0f} {units[0]}"
-
-
-def time_span(seconds: float) -> str:
-    """Returns a time as people say it: ``42 s``, ``7 min 5 s``, ``3 h 12 min``, ``2 d 5 h``."""
-    whole = max(0, int(seconds)) if seconds < 1e12 else 0
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    if whole < 86400:
-        return f"{whole // 3600} h {whole % 3600 // 60} min"
-    return f"{whole // 86400} d {whole % 86400 // 3600} h"
-
-
-def _strict(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _strict(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_strict(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value
 
 
 RUNS = Path("runs")

@@ -59,7 +59,7 @@ def load_settings(arguments: argparse.Namespace) -> tuple[RunSettings, PolicySet
 
 def check_detectors(settings: RunSettings, where: str) -> None:
     """Raises UsageError for detectors, handlers, faults or signals that there cannot be."""
-    from supervisor.detectors.registry import GONE, build_detectors, load_alert_handlers
+    from supervisor.detectors.registry import build_detectors, load_alert_handlers
     from supervisor.errors import ConfigError
     from supervisor.fault_injection.fault import Fault
     from supervisor.parent.process.signals import signal_numbers
@@ -69,9 +69,6 @@ def check_detectors(settings: RunSettings, where: str) -> None:
         for entry in settings.faults:
             Fault.from_config(entry)
         build_detectors(settings.detectors)
-        for name in sorted(settings.detectors.keys() & {*GONE}):
-            told = f"config {where}: detectors.{name}: this version has no such detector: left out"
-            print(f"supervisor: {told}", file=sys.stderr)
         load_alert_handlers(settings.alert_handlers)
     except ConfigError as error:
         raise ConfigError(f"config {where}: {error}") from error
@@ -91,7 +88,7 @@ def add_trial_options(parser: argparse.ArgumentParser, *, nodes: bool = False) -
         type=option_values.path,
         help="leave the run directories in this new folder",
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    option_values.add_json(parser)
 
 
 def trial_script(command: str, args: argparse.Namespace) -> TrialScript:

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from supervisor.cli.options.option_values import time_span
 from supervisor.cli.overview.run_phase import unix_time
 from supervisor.errors import RunDirectoryError
 from supervisor.ranks import FIRST_RANK
 from supervisor.records import plain
+from supervisor.report.facts.figures import duration
 from supervisor.storage.journal.events import count_treatments, read_journal
 from supervisor.storage.run.lease import living_holder
 from supervisor.storage.run.run_state import RunState, has_live_parent, load_run_state
@@ -137,7 +137,7 @@ def run_rows(runs: Iterable[RunOverview]) -> list[tuple[object, ...]]:
             "-" if run.last_step is None else run.last_step,
             "-" if run.last_loss is None else f"{run.last_loss:.4g}",
             run.treatments or "-",
-            "-" if run.age_s is None else time_span(run.age_s),
+            "-" if run.age_s is None else duration(run.age_s),
             run.script,
         )
         for run in runs

@@ -156,8 +156,7 @@ def _why_whole(rundir: RunDirectory, run: RunOverview, wish: Wish, *, held: bool
 
 def _needed(ring: CheckpointRing, run: RunOverview) -> tuple[list[Checkpoint], str]:
     """What a resume needs: the newest checkpoint that verifies, and the newest stable one."""
-    is_sick = run.last_loss is not None and run.last_loss != run.last_loss
-    if run.state not in RESUMABLE and not is_sick:
+    if run.state not in RESUMABLE and not run.is_sick:
         return [], ""
     found = [ring.newest_verified(), ring.last_stable()]
     if found == [None, None]:  # none that verifies: a person may save something of them

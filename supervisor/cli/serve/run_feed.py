@@ -14,23 +14,16 @@ import numpy as np
 from supervisor.cli.watch.panel import record_cells
 from supervisor.cli.watch.read_run import RunView
 from supervisor.cli.watch.view import WatchView
-from supervisor.config import load_resolved_policy
-from supervisor.errors import ConfigError, RunDirectoryError
-from supervisor.events.event import JournalEvent, of_kind
+from supervisor.errors import RunDirectoryError
+from supervisor.events.event import of_kind
 from supervisor.events.step_events import AlertEvent
 from supervisor.masking import mask_all
-from supervisor.ranks import FIRST_RANK
 from supervisor.records import plain
 from supervisor.report.curves.curve_document import DrawnRun, curve_document
 from supervisor.report.curves.curves import read_curves
 from supervisor.report.facts.crash_report import find_mistakes
-from supervisor.report.facts.figures import integer
 from supervisor.report.facts.run_data import read_excerpts
 from supervisor.report.facts.timeline import timeline_of
-from supervisor.risk_lines import RiskLines
-from supervisor.settings import PolicySettings
-from supervisor.storage.journal.events import read_journal
-from supervisor.storage.run.run_state import load_run_state
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.flight_reader import FlightReader
 
@@ -70,7 +63,7 @@ class RunFeed:
         """
         key = (frozenset(names), first_step, last_step)
         with self._lock:
-            rows = self._rows()
+            rows = self._view.rows()
             if rows != self._curves_rows:
                 self._curves, self._curves_rows = {}, rows
             if key not in self._curves:
@@ -79,8 +72,8 @@ class RunFeed:
                     curves=read_curves(
                         self._rundir, names, first_step=first_step, last_step=last_step
                     ),
-                    events=self._events(),
-                    lines=self._lines(),
+                    events=self._view.events(),
+                    lines=self._view.lines(),
                 )
                 self._curves[key] = mask_all(curve_document([run]))
             return self._curves[key]
@@ -91,9 +84,9 @@ class RunFeed:
         except (OSError, RunDirectoryError) as error:
             view = WatchView(title=self._rundir.root.name, state=f"cannot be read: {error}")
         log, stacks = read_excerpts(self._rundir)
-        events = self._events()
+        events = self._view.events()
         story = timeline_of(events)
-        mistakes = find_mistakes(list(of_kind(events, AlertEvent)))
+        mistakes = find_mistakes(of_kind(events, AlertEvent))
         return {
             "title": view.title,
             "state": view.state,
@@ -104,23 +97,19 @@ class RunFeed:
                 *view.first_lines,
             ],
             "attempt": view.attempt,
-            "rows": self._rows(),
+            "rows": self._view.rows(),
             "facts": {**record_cells(view), **_risk(view), **view.facts},
             "events": [plain(entry) for entry in story[-SHOWN_EVENTS:]],
             "events_left_out": max(0, len(story) - SHOWN_EVENTS),
             "log": None if log is None else plain(log),
             "stacks": [plain(stack) for stack in stacks],
-            "ranks": self._ranks(),
+            "ranks": self._ranks(len(view.ranks)),
         }
 
-    def _ranks(self) -> list[dict[str, Any]]:
+    def _ranks(self, count: int) -> list[dict[str, Any]]:
         """Each of several ranks: its newest step, and its lane."""
-        try:
-            count = integer(load_run_state(self._rundir).world_size) or 1
-        except RunDirectoryError:
-            return []
         newest = {}
-        for rank in range(count if count > 1 else 0):
+        for rank in range(count):
             with (
                 contextlib.suppress(OSError, RunDirectoryError),
                 FlightReader(self._rundir.steps(rank)) as reader,
@@ -130,26 +119,6 @@ class RunFeed:
                     newest[rank] = rows
         end_s = max((float(rows["time"][-1]) for rows in newest.values()), default=0.0)
         return [_rank(rank, rows, end_s) for rank, rows in newest.items()]
-
-    def _rows(self) -> int:
-        with (
-            contextlib.suppress(OSError, RunDirectoryError),
-            FlightReader(self._rundir.steps(FIRST_RANK)) as reader,
-        ):
-            return reader.rows()
-        return 0
-
-    def _events(self) -> list[JournalEvent]:
-        try:
-            return read_journal(self._rundir.journal)
-        except OSError:
-            return []
-
-    def _lines(self) -> RiskLines:
-        try:
-            return RiskLines.of(load_resolved_policy(self._rundir.policy_yaml))
-        except (OSError, ConfigError):
-            return RiskLines.of(PolicySettings())
 
 
 def _rank(rank: int, rows: np.ndarray, end_s: float) -> dict[str, Any]:

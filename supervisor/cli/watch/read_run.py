@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 
-from supervisor.cli.options.option_values import time_span
 from supervisor.cli.overview.run_overview import overview
 from supervisor.cli.overview.run_phase import TRAINING, find_phase, unix_time
 from supervisor.cli.watch.view import HISTORY, LINES, RankLine, WatchEvent, WatchView
@@ -39,6 +38,7 @@ from supervisor.events.step_events import (
 from supervisor.first_lines import first_lines
 from supervisor.ranks import FIRST_RANK
 from supervisor.records import StepRecord
+from supervisor.report.facts.figures import duration
 from supervisor.risk_lines import RiskLines
 from supervisor.settings import CheckpointSettings, PolicySettings
 from supervisor.shortfalls import find_shortfalls
@@ -72,11 +72,11 @@ class RunView:
         """Returns the present frame."""
         now_s = self._clock()
         run = overview(self._rundir.root)
-        rows = self._reader.read(max(0, self._rows() - HISTORY))
-        records = self._reader.records(max(0, self._rows() - 1))
+        rows = self._reader.read(max(0, self.rows() - HISTORY))
+        records = self._reader.records(max(0, self.rows() - 1))
         record = records[-1] if records else None
         judged = rows["risk"][np.isfinite(rows["risk"])]
-        events = self._events()
+        events = self.events()
         attempt = int(rows["attempt"][-1]) if len(rows) else 0
         ended = run.state != "running"
         state = run.state
@@ -84,7 +84,7 @@ class RunView:
             state = find_phase(self._rundir, events, attempt=attempt, now_s=now_s)
         whole = self._all_steps() if ended else rows
         found = find_shortfalls(
-            events, whole["step"], whole["loss"], whole["risk"], alarm=self._policy_lines().alarm
+            events, whole["step"], whole["loss"], whole["risk"], alarm=self.lines().alarm
         )
         return WatchView(
             title=self._rundir.root.name,
@@ -99,7 +99,7 @@ class RunView:
             observed=record.observed if record else {},
             facts=self._facts(rows, record, now_s, ended=ended, training=state == TRAINING),
             ended=ended,
-            lines=self._policy_lines(),
+            lines=self.lines(),
             ranks=read_ranks(self._rundir, now_s),
             shortfalls=[one.sentence for one in found],
             first_lines=first_lines(
@@ -112,7 +112,8 @@ class RunView:
             ),
         )
 
-    def _policy_lines(self) -> RiskLines:
+    def lines(self) -> RiskLines:
+        """Returns those of the run's policy, or what is usual."""
         if self._lines is None:
             try:
                 self._lines = RiskLines.of(load_resolved_policy(self._rundir.policy_yaml))
@@ -120,7 +121,8 @@ class RunView:
                 return RiskLines.of(PolicySettings())
         return self._lines
 
-    def _rows(self) -> int:
+    def rows(self) -> int:
+        """Returns how many steps rank 0 has recorded."""
         with contextlib.suppress(OSError, RunDirectoryError):
             return self._reader.rows()
         return 0
@@ -132,9 +134,10 @@ class RunView:
             ranks = load_run_state(self._rundir).world_size
             return read_group_steps(self._rundir, ranks, fields=fields)
         except (OSError, RunDirectoryError):
-            return self._reader.read(self._rows())
+            return self._reader.read(self.rows())
 
-    def _events(self) -> list[JournalEvent]:
+    def events(self) -> list[JournalEvent]:
+        """Returns the journal; empty where there is none."""
         try:
             return read_journal(self._rundir.journal)
         except OSError:
@@ -156,7 +159,7 @@ class RunView:
         if record is not None and not ended:
             left = steps_left(record.observed, record.step)
             if left is not None and rate and training:
-                facts["left"] = f"{time_span(left / rate)} ({left} steps)"
+                facts["left"] = f"{duration(left / rate)} ({left} steps)"
             attempt = int(rows["attempt"][-1])
             facts["script's bar"] = own_bar(self._rundir.log(attempt, FIRST_RANK))
         if record is not None and record.memory_gib > 0:
@@ -170,16 +173,16 @@ class RunView:
         except RunDirectoryError:
             return ""
         begun_s, ended_s = unix_time(run.started_at), unix_time(run.ended_at) or now_s
-        return time_span(ended_s - begun_s) if begun_s else ""
+        return duration(max(0.0, ended_s - begun_s)) if begun_s else ""
 
     def _checkpoint(self, now_s: float) -> str:
         try:
             newest = self._ring.checkpoints()[-1:]
         except SupervisorError:
             return ""
-        return (
-            f"step {newest[0].step}, {time_span(now_s - newest[0].time)} ago" if newest else "none"
-        )
+        if not newest:
+            return "none"
+        return f"step {newest[0].step}, {duration(max(0.0, now_s - newest[0].time))} ago"
 
 
 def steps_a_second(rows: np.ndarray) -> float:

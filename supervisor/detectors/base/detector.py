@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import copy
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from supervisor.codes import Subject
+from supervisor.detectors.statistics.named_state import NamedState
 from supervisor.records import Alert, Cause, Severity, StepRecord
 
 
-class Detector(ABC):
+class Detector(NamedState, ABC):
     """Watches one kind of trouble, one step at a time.
 
-    A subclass names its settings as keyword-only arguments of its constructor, lists in `_state`
-    the attributes that change from step to step, and sets those in `_begin`, which the constructor
-    must call last. A state attribute is a plain value, a list or deque of such, or an object with
-    `state_dict` and `load_state_dict`. Detectors use no clock, file or randomness: the same records
-    give the same alerts (`supervisor.testing.check_detector` checks this).
+    A subclass names its settings as keyword-only arguments of its constructor (or is a dataclass
+    whose fields they are), lists in `_state` the attributes that change from step to step
+    (`NamedState`), and sets those in `_begin`, which a constructor of its own must call last.
+    Detectors use no clock, file or randomness: the same records give the same alerts
+    (`supervisor.testing.check_detector` checks this).
 
     Attributes:
         name: key in the config and in the predictor's scores.
@@ -29,15 +28,17 @@ class Detector(ABC):
     """
 
     name: str = "detector"
-    _state: ClassVar[tuple[str, ...]] = ()
     observed_only: ClassVar[bool] = False
     score: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._begin()
 
     @abstractmethod
     def update(self, record: StepRecord) -> Alert | None:
         """Takes in one step, sets `score`, returns what there is to say. Never raises."""
 
-    def _begin(self) -> None:  # noqa: B027  (a detector without state needs none)
+    def _begin(self) -> None:
         """Sets every attribute named in `_state` to what it is before the first step."""
 
     def reset(self) -> None:
@@ -55,17 +56,11 @@ class Detector(ABC):
         self.reset()
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns what `load_state_dict` of an equal detector needs to continue; JSON-able."""
-        state: dict[str, Any] = {"score": self.score}
-        for name in self._state:
-            state[name] = _pack(getattr(self, name))
-        return state
+        return {"score": self.score, **super().state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continues from `state`. Raises KeyError if it is another detector's."""
         self.score = float(state["score"])
-        for name in self._state:
-            setattr(self, name, _unpack(getattr(self, name), state[name]))
+        super().load_state_dict(state)
 
     def alert(
         self,
@@ -97,20 +92,3 @@ class Detector(ABC):
             subject=subject,
             fact=message if advice else "",
         )
-
-
-def _pack(value: Any) -> Any:
-    if hasattr(value, "state_dict"):
-        return value.state_dict()
-    if isinstance(value, deque):
-        return list(value)
-    return copy.copy(value)
-
-
-def _unpack(current: Any, state: Any) -> Any:
-    if hasattr(current, "load_state_dict"):
-        current.load_state_dict(state)
-        return current
-    if isinstance(current, deque):
-        return deque(state, maxlen=current.maxlen)
-    return copy.copy(state)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from dataclasses import dataclass
 from typing import ClassVar
 
 from supervisor.detectors.base import Detector
@@ -18,6 +19,7 @@ CALM = 0.8
 """Share of the line below which an excursion ends; a value may oscillate about the line."""
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class ObservedLineDetector(Detector):
     """Alerts when an observed value is beyond a line for `patience` observations in a row.
 
@@ -35,10 +37,8 @@ class ObservedLineDetector(Detector):
     is_low_bad: ClassVar[bool] = False
     _state: ClassVar[tuple[str, ...]] = ("_count", "_absent", "_told")
 
-    def __init__(self, *, line: float, patience: int) -> None:
-        self.line = line
-        self.patience = patience
-        self._begin()
+    line: float
+    patience: int
 
     def _begin(self) -> None:
         self._count = 0
@@ -93,28 +93,7 @@ MIN_LOOKS = 20
 """Looks after which it is known what is usual."""
 
 
-class UsualLineDetector(ObservedLineDetector):
-    """Keeps the last `window` values that were not beyond the line in `_usual`.
-
-    Args:
-        line: see `ObservedLineDetector`.
-        over_usual: multiple of the highest usual value that a value must also exceed.
-        window: looks kept.
-        patience: looks in a row beyond the line.
-    """
-
-    _state: ClassVar[tuple[str, ...]] = (*ObservedLineDetector._state, "_usual")
-
-    def __init__(self, *, line: float, over_usual: float, window: int, patience: int) -> None:
-        self.over_usual = over_usual
-        self.window = window
-        super().__init__(line=line, patience=patience)
-
-    def _begin(self) -> None:
-        super()._begin()
-        self._usual = RobustWindow(self.window)
-
-
+@dataclass(kw_only=True, eq=False, repr=False)
 class ObservedGrowthDetector(Detector):
     """Alerts when a positive value is `factor` times its median for `patience` observations.
 
@@ -130,13 +109,14 @@ class ObservedGrowthDetector(Detector):
     cause: ClassVar[Cause]
     _state = ("_usual", "_count", "_beyond")
 
-    def __init__(self, *, factor: float, patience: int, window: int) -> None:
-        if factor <= 1.0:
-            raise ValueError(f"factor: expected more than 1, got {factor}")
-        self.factor = factor
-        self.patience = patience
-        self.window = window
-        self._begin()
+    factor: float
+    patience: int
+    window: int
+
+    def __post_init__(self) -> None:
+        if self.factor <= 1.0:
+            raise ValueError(f"factor: expected more than 1, got {self.factor}")
+        super().__post_init__()
 
     def _begin(self) -> None:
         self._usual = RobustWindow(self.window)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from dataclasses import dataclass
 from typing import ClassVar
 
 from supervisor.codes import Subject
@@ -17,6 +18,7 @@ FEWEST_VALUES = 5
 """Values needed before a jump can be judged; against one or two, half of all second steps jump."""
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class SignalAnomalyDetector(Detector):
     """Judges a signal by three rules; the first that holds makes the alert.
 
@@ -41,26 +43,17 @@ class SignalAnomalyDetector(Detector):
     category: ClassVar[str]
     _state = ("_band", "_previous", "_negative", "_before_jump", "_above", "_scale")
 
-    def __init__(
-        self,
-        *,
-        fixed: float | None = None,
-        k: float = 8.0,
-        window: int = 50,
-        min_window: int = 10,
-        min_rise: float = 0.1,
-        jump: float = LEAP,
-        jump_steps: int = 3,
-    ) -> None:
-        self.fixed = fixed
-        self.k = k
-        self.window = window
-        self.min_window = min_window
-        self.min_rise = min_rise
-        self._floor = math.log1p(min_rise)
-        self.jump = jump
-        self.jump_steps = jump_steps
-        self._begin()
+    fixed: float | None = None
+    k: float = 8.0
+    window: int = 50
+    min_window: int = 10
+    min_rise: float = 0.1
+    jump: float = LEAP
+    jump_steps: int = 3
+
+    def __post_init__(self) -> None:
+        self._floor = math.log1p(self.min_rise)
+        super().__post_init__()
 
     def _begin(self) -> None:
         self._band = RobustWindow(self.window)
@@ -205,3 +198,25 @@ class SignalAnomalyDetector(Detector):
             threshold=threshold,
             metadata=self._figures(value),
         )
+
+
+class LossAnomalyDetector(SignalAnomalyDetector):
+    """Fixed, dynamic and relative thresholds on the loss (settings: `SignalAnomalyDetector`)."""
+
+    name = "loss_anomaly"
+    noun = "loss"
+    category = "loss"
+
+    def signal(self, record: StepRecord) -> tuple[float, bool]:
+        return record.loss, record.loss_seen
+
+
+class GradientAnomalyDetector(SignalAnomalyDetector):
+    """Fixed, dynamic and relative thresholds on the norm (settings: `SignalAnomalyDetector`)."""
+
+    name = "gradient_anomaly"
+    noun = "gradient norm"
+    category = "gradient"
+
+    def signal(self, record: StepRecord) -> tuple[float, bool]:
+        return record.grad_norm, record.grad_norm_seen

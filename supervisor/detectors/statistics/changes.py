@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
+from supervisor.detectors.statistics.named_state import NamedState
 from supervisor.records import StepRecord
 
+LR_RATIO = 1.5
+"""Ratio of two learning rates in a row that is a change."""
 
-class ChangeWatch:
+
+class ChangeWatch(NamedState):
     """Counts the steps since the script last changed its learning rate or batch size.
 
     Detectors that compare with the past hold back for a while after such a change. Cuts and rises
     of the rate count, smooth schedules do not.
-
-    Args:
-        lr_ratio: ratio of two rates in a row that is a change.
     """
 
-    __slots__ = ("_batch_size", "_lr", "lr_ratio", "since")
+    __slots__ = _state = ("since", "_lr", "_batch_size")
 
-    def __init__(self, lr_ratio: float = 1.5) -> None:
-        self.lr_ratio = lr_ratio
-        self.clear()
-
-    def clear(self) -> None:
+    def __init__(self) -> None:
         self.since = 10**9
         self._lr = math.nan
         self._batch_size = 0
@@ -37,7 +32,7 @@ class ChangeWatch:
         if lr > 0:  # false for NaN
             if before > 0 and lr != before:
                 ratio = lr / before
-                changed = ratio > self.lr_ratio or ratio < 1 / self.lr_ratio
+                changed = ratio > LR_RATIO or ratio < 1 / LR_RATIO
             self._lr = lr
         size, old = record.batch_size, self._batch_size
         if size > 0:
@@ -47,14 +42,6 @@ class ChangeWatch:
             self._batch_size = size
         self.since = 0 if changed else self.since + 1
         return changed
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"since": self.since, "lr": self._lr, "batch_size": self._batch_size}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.since = int(state["since"])
-        self._lr = float(state["lr"])
-        self._batch_size = int(state["batch_size"])
 
 
 CHANGE = "script_change"
@@ -98,7 +85,7 @@ LEAST = 1e-4
 """A smaller growth a step is none that rounding could tell."""
 
 
-class RateTest:
+class RateTest(NamedState):
     """Recognises a learning rate finder (a range test): the rate grows by one factor at each step.
 
     Such a run is meant to diverge, and puts its weights back afterwards. It begins with the first
@@ -109,6 +96,8 @@ class RateTest:
         is_on: the last step belongs to a test.
         reason: said at the first such step, empty at all others.
     """
+
+    _state = ("_first", "_previous", "_highest", "_factor", "_steps", "is_on")
 
     def __init__(self) -> None:
         self._first = self._previous = self._factor = math.nan
@@ -144,21 +133,6 @@ class RateTest:
         self._first, self._factor = before, factor
         self._steps = int(growth > LEAST and is_low)
 
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            "first": self._first,
-            "previous": self._previous,
-            "highest": self._highest,
-            "factor": self._factor,
-            "steps": self._steps,
-            "is_on": self.is_on,
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._first, self._previous = float(state["first"]), float(state["previous"])
-        self._factor, self._highest = float(state["factor"]), float(state.get("highest", 0.0))
-        self._steps, self.is_on = int(state["steps"]), bool(state["is_on"])
-
 
 SHIFT = "input_shift"
 """Observed where a batch is of another distribution than those before: how far, 1.0 at the line.
@@ -191,7 +165,7 @@ def is_odd_batch(record: StepRecord) -> bool:
     return record.observed.get(SHIFT, 0.0) >= 1.0 and 1.0 / IN_RANGE <= scale <= IN_RANGE
 
 
-class OtherData:
+class OtherData(NamedState):
     """Tells data that were changed from data that were damaged, and from a single odd batch.
 
     A loss that rises with other inputs is no sickness of the weights: they have not seen such data.
@@ -202,6 +176,8 @@ class OtherData:
         waits: the batch of this step is the first odd one: the next one shows whether it is the
             batch, the data or the weights, and an alarm waits for it.
     """
+
+    _state = ("waits", "_last", "_adopted")
 
     def __init__(self) -> None:
         self.reset()
@@ -234,10 +210,3 @@ class OtherData:
             f"times as far from the usual as the line, {scale:.3g} times the spread), and the loss "
             f"of {record.loss:.6g} belongs to them: the new level is adopted"
         )
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"waits": self.waits, "last": self._last, "adopted": self._adopted}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.waits, self._last = bool(state["waits"]), int(state["last"])
-        self._adopted = int(state["adopted"])

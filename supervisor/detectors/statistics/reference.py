@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections import deque
-from typing import Any
 
+from supervisor.detectors.statistics.named_state import NamedState
 from supervisor.detectors.statistics.robust_window import NORMAL_MAD, RobustWindow
 
 NORMAL_Q90 = 1.2816
@@ -20,10 +20,13 @@ YOUNG_MARGIN = 2.0
 fall."""
 
 
-class Reference:
+REJECT_Z = 6.0
+
+
+class Reference(NamedState):
     """Robust location and scale of the recent past of a signal, ending `lag` values ago.
 
-    Values more than `reject_z` scales above the median do not enter the window, until `adopt_after`
+    Values more than `REJECT_Z` scales above the median do not enter the window, until `adopt_after`
     of them came in a row. In a young run the window is a third of it, so that the steep fall of the
     first steps is soon forgotten.
 
@@ -32,31 +35,15 @@ class Reference:
         floor: smallest scale, in the unit of the signal, for signals that are flat.
     """
 
-    __slots__ = (
-        "_pending",
-        "_rejected",
-        "_scale",
-        "_seen",
-        "adopt_after",
-        "floor",
-        "lag",
-        "reject_z",
-        "window",
-    )
+    _state = ("window", "_pending", "_rejected", "_seen", "_scale")
+    __slots__ = (*_state, "adopt_after", "floor", "lag")
 
     def __init__(
-        self,
-        *,
-        size: int = 50,
-        lag: int = 3,
-        floor: float = 0.02,
-        reject_z: float = 6.0,
-        adopt_after: int = 100,
+        self, *, floor: float, size: int = 50, lag: int = 3, adopt_after: int = 100
     ) -> None:
         self.window = RobustWindow(size)
         self.lag = lag
         self.floor = floor
-        self.reject_z = reject_z
         self.adopt_after = adopt_after
         self._pending: deque[float] = deque()
         self._rejected: deque[float] = deque(maxlen=adopt_after)
@@ -118,10 +105,10 @@ class Reference:
     def _admit(self, value: float) -> None:
         window = self.window
         # The scale is `floor` at least, and costs more than all the rest.
-        least = self.reject_z * self.floor
+        least = REJECT_Z * self.floor
         if len(window) >= 10 and not window.is_surely_near(value, least):
             rise = value - window.median
-            if rise > least and rise > self.reject_z * self.scale:
+            if rise > least and rise > REJECT_Z * self.scale:
                 self._rejected.append(value)
                 if len(self._rejected) >= self.adopt_after:
                     self._adopt()
@@ -139,21 +126,6 @@ class Reference:
         for value in list(self._rejected)[-self.window.size :]:
             self.window.add(value)
         self._rejected.clear()
-
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            "window": self.window.state_dict(),
-            "pending": list(self._pending),
-            "rejected": list(self._rejected),
-            "seen": self._seen,
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.window.load_state_dict(state["window"])
-        self._pending = deque(state["pending"])
-        self._rejected = deque(state["rejected"], maxlen=self.adopt_after)
-        self._seen = int(state["seen"])
-        self._scale = None
 
 
 def _step_scale(values: list[float]) -> float:

@@ -1,7 +1,4 @@
-"""Median, median absolute deviation and quantiles of the last values of a signal.
-
-What counts as a leap of a loss, a gradient norm or a learning rate.
-"""
+"""Median, median absolute deviation and quantiles of the last values of a signal."""
 
 from __future__ import annotations
 

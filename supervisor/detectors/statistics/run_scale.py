@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import sys
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import median
-from typing import Any
+
+from supervisor.detectors.statistics.named_state import NamedState
 
 FIRST = 20
 """Values at the start that show the untrained network."""
@@ -44,7 +45,7 @@ LEAST = sys.float_info.min
 """The smallest zero level: of values smaller still a tenth is 0."""
 
 
-class RunScale:
+class RunScale(NamedState):
     """The size of a loss or gradient norm, learned from the first values that are not zero.
 
     A first loss of a hundred times what is being learned says little. Each time the run is twice as
@@ -59,7 +60,7 @@ class RunScale:
             learned its data by heart may lose as much as it began with.
     """
 
-    __slots__ = ("_age", "_first", "_last", "_next", "_noises", "floor", "level", "line")
+    __slots__ = _state = ("_age", "_first", "_last", "_next", "_noises", "floor", "level", "line")
 
     def __init__(self) -> None:
         self._first: list[float] = []
@@ -113,25 +114,6 @@ class RunScale:
             self.floor = min(self.floor, max(SHARE * usual, NOISE * max(self._noises), LEAST))
         self._next *= 2
         last.clear()
-
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            "first": list(self._first),
-            "last": list(self._last),
-            "age": self._age,
-            "next": self._next,
-            "floor": self.floor,
-            "noises": list(self._noises),
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """An older state has the first values alone: what came after them is learned anew."""
-        self._first, self._last = list(state["first"]), list(state.get("last", ()))
-        self._settle()
-        self._age = int(state.get("age", len(self._first)))
-        self._next = int(state.get("next", 2 * FIRST))
-        self.floor = float(state.get("floor", self.floor))
-        self._noises = deque(state.get("noises", ()), maxlen=MEMORY)
 
 
 def _noise(values: Sequence[float]) -> float:

@@ -1,7 +1,5 @@
 """The curves of one run or two, as the JSON that `static/curves.js` draws.
 
-What a page needs to draw curves: one script and one style sheet, without anything from outside.
-
 uPlot 1.6.32 (MIT, static/uPlot.LICENSE) is shipped with us.
 """
 

@@ -9,6 +9,7 @@ from itertools import islice
 import numpy as np
 
 from supervisor.ranks import FIRST_RANK
+from supervisor.report.facts.observed_values import observed_parts
 from supervisor.report.facts.run_data import RunData
 from supervisor.report.facts.step_table import (
     BUCKETS,
@@ -17,13 +18,13 @@ from supervisor.report.facts.step_table import (
     Floats,
     StepTable,
     build_step_table,
+    newest_rows,
     thin,
     thin_marks,
 )
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.applied_rates import read_rates
 from supervisor.storage.steps.flight_reader import FlightReader
-from supervisor.storage.steps.step_rows import OBSERVED_SHIFT, OBSERVED_SLOTS
 
 MEASURED = ("loss", "grad_norm", "risk", "lr", "loss_scale", "step_time_s", "memory_gib")
 """Curves that do not depend on the script."""
@@ -96,7 +97,7 @@ def read_curves(
             bad = np.zeros(len(table), np.bool_)
             bad[rows] = ~np.isfinite(values)
             found[name] = (column, bad)
-    newest = _newest(table.step)
+    newest = newest_rows(table.step)
     steps = table.step[newest].astype(np.float64)
     inside = (steps >= first_step) & (steps <= last_step)
     rows, steps = newest[inside], steps[inside]
@@ -113,7 +114,7 @@ def curves_of(run_data: RunData) -> Curves:
     table = run_data.steps
     if not len(table):
         return Curves(names=(), by_name={})
-    rows = _newest(table.step)
+    rows = newest_rows(table.step)
     steps = table.step[rows].astype(np.float64)
     by_name = {
         name: _curve(steps, values[rows], bad[rows])
@@ -122,7 +123,7 @@ def curves_of(run_data: RunData) -> Curves:
     courses = dict(islice(run_data.courses.items(), MOST_OWN))
     buckets = min(BUCKETS, OWN_POINTS // (2 * max(1, len(courses))))
     for name, course in courses.items():
-        newest = _newest(course.steps)
+        newest = newest_rows(course.steps.astype(np.int64))
         x, y = thin(course.steps[newest], course.values[newest], buckets)
         bad = thin_marks(np.unique(course.nonfinite), buckets)
         by_name[name] = Curve(steps=x, values=y, nonfinite=bad)
@@ -153,37 +154,16 @@ def _measured(table: StepTable) -> dict[str, tuple[Floats, Bools]]:
     return {n: (y, bad) for n, (y, bad) in columns.items() if np.isfinite(y).any() or bad.any()}
 
 
-def _newest(steps: np.ndarray) -> np.ndarray:
-    """Returns the rows of the last time of each step, in the order of steps."""
-    _, index = np.unique(steps[::-1], return_index=True)
-    rows: np.ndarray = len(steps) - 1 - index
-    return rows
-
-
 def _observed(
     reader: FlightReader, names: Collection[str], stop: int
 ) -> dict[str, tuple[np.ndarray | None, Floats]]:
     """Returns name → rows and values of the script's own values; no rows of those not asked for."""
     known = dict(enumerate(reader.known_names()))
     parts: dict[int, list[tuple[np.ndarray, Floats]]] = {}
-
-    def is_wanted(slot: int) -> bool:
-        return known.get(slot, f"observed_{slot}") in names
-
-    for start, chunk in reader.chunks(stop):
-        seen = chunk["flags"] >> OBSERVED_SHIFT
-        for slot in range(OBSERVED_SLOTS):
-            rows = np.flatnonzero(seen >> slot & 1)
-            if len(rows):
-                parts.setdefault(slot, [])
-                if is_wanted(slot):
-                    parts[slot].append((rows + start, chunk["observed"][rows, slot]))
-    for entries in reader.more_chunks(stop):
-        for slot in np.unique(entries["slot"]).tolist():
-            parts.setdefault(slot, [])
-            if is_wanted(slot):
-                chosen = entries[entries["slot"] == slot]
-                parts[slot].append((chosen["row"].astype(np.int64), chosen["value"]))
+    for slot, rows, values in observed_parts(reader, stop):
+        kept = parts.setdefault(slot, [])
+        if known.get(slot, f"observed_{slot}") in names:
+            kept.append((rows, values))
     return {
         known.get(slot, f"observed_{slot}"): _joined(found) for slot, found in sorted(parts.items())
     }

@@ -16,7 +16,14 @@ from supervisor.report.facts.figures import number
 from supervisor.report.facts.interventions import is_treatment
 from supervisor.report.facts.observed_values import draw_courses
 from supervisor.report.facts.run_data import RunData
-from supervisor.report.facts.step_table import Bools, Floats, StepTable, thin, thin_marks
+from supervisor.report.facts.step_table import (
+    Bools,
+    Floats,
+    StepTable,
+    newest_rows,
+    thin,
+    thin_marks,
+)
 
 LINES = 12
 """More of a kind than this are drawn as bands: a fence of lines hides the curve."""
@@ -154,7 +161,8 @@ def draw_overview(figure: Any, run_data: RunData, report: CrashReport) -> bool:
         hspace=_BETWEEN * len(panels) / sum(heights),
     )
     axes = figure.subplots(len(panels), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
-    newest = _newest(rows)
+    newest = np.zeros(len(rows), dtype=bool)
+    newest[newest_rows(rows.step)] = True
     for axis, (title, values, colour, bad) in zip(axes, panels, strict=True):
         _panel(axis, rows, values, colour, newest, bad)
         axis.set_title(title)
@@ -167,7 +175,8 @@ def draw_overview(figure: Any, run_data: RunData, report: CrashReport) -> bool:
             _choose_scale(axis, np.concatenate([values, rows.lr * rows.rate_factor]))
         draw_marks(axis, report)
     axes[-1].set_xlabel("step")
-    _legend(figure, report, has_lost=bool((~newest).any()), bad=_any_bad(rows))
+    any_bad = bool((rows.nonfinite_loss | rows.nonfinite_grad).any())
+    _legend(figure, report, has_lost=bool((~newest).any()), bad=any_bad)
     return True
 
 
@@ -190,17 +199,6 @@ def _applied_rate(axis: Any, rows: StepTable) -> None:
     )
     axis.plot([], [], color=palette.RATE, label="asked for by the script")
     axis.legend(loc="upper right", ncols=2)
-
-
-def _newest(rows: StepTable) -> Bools:
-    newest = np.zeros(len(rows), dtype=bool)
-    _, index = np.unique(rows.step[::-1], return_index=True)
-    newest[len(rows) - 1 - index] = True
-    return newest
-
-
-def _any_bad(rows: StepTable) -> bool:
-    return bool((rows.nonfinite_loss | rows.nonfinite_grad).any())
 
 
 def _panel(
@@ -270,19 +268,10 @@ def _legend(figure: Any, report: CrashReport, *, has_lost: bool, bad: bool) -> N
         figure.legend(handles=handles, loc="upper right", ncols=len(handles), borderaxespad=0.2)
 
 
-def _observed(figure: Any, run_data: RunData, report: CrashReport) -> bool:
-    return draw_courses(figure, run_data.courses)
-
-
-def _gradients(figure: Any, run_data: RunData, report: CrashReport) -> bool:
-
-    return draw_gradient_flow(figure, report)
-
-
 _DRAWINGS: dict[str, Callable[[Any, RunData, CrashReport], bool]] = {
     "overview": draw_overview,
-    "gradient_flow": _gradients,
-    "observed": _observed,
+    "gradient_flow": lambda figure, run_data, report: draw_gradient_flow(figure, report),
+    "observed": lambda figure, run_data, report: draw_courses(figure, run_data.courses),
 }
 EVERY = tuple(_DRAWINGS)
 """All that can be drawn, with ``--pictures``."""

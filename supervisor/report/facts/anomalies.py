@@ -19,7 +19,7 @@ from supervisor.storage.files.json_files import parse_json
 
 SHOWN = 12
 JUMP = 0.5
-FIGURES = ("median", "mad", "threshold", "mean", "std", "relative_change")
+FIGURES = ("median", "threshold", "mean", "relative_change")
 HEAVY_TAIL = 1.5  # mean over median above which outliers are taken to have distorted it
 
 
@@ -33,7 +33,7 @@ def build_anomalies(run_data: RunData) -> tuple[AnomalyVerdict, ...]:
 
 
 def _badness(line: dict[str, Any]) -> float:
-    value = _value(line, "loss")
+    value = number(line.get("loss"))
     return value if math.isfinite(value) else math.inf
 
 
@@ -42,8 +42,8 @@ def _verdict(line: dict[str, Any]) -> AnomalyVerdict:
     return AnomalyVerdict(
         step=integer(line.get("step")),
         rank=integer(line.get("rank")),
-        loss=_value(line, "loss"),
-        grad_norm=_value(line, "grad_norm"),
+        loss=number(line.get("loss")),
+        grad_norm=number(line.get("grad_norm")),
         verdict=" ".join(said) or "No threshold was recorded.",
         batch=_batch(line.get("batch_info")),
         data_dir=str(line.get("data_dir") or ""),
@@ -55,7 +55,7 @@ def _judge(line: dict[str, Any], name: str) -> str:
     shown it."""
     word = "The loss" if name == "loss" else "The gradient norm"
     info = _statistics(line.get("threshold_info"), name)
-    value = _value(line, name)
+    value = number(line.get(name))
     if line.get(name) is not None and not math.isfinite(value):
         return f"{word} was not finite."
     threshold, median, mean = (info.get(key, NAN) for key in ("threshold", "median", "mean"))
@@ -82,40 +82,17 @@ def _judge(line: dict[str, Any], name: str) -> str:
 
 
 def _statistics(info: Any, name: str) -> dict[str, float]:
-    """Finds what was recorded about the loss or the gradient norm.
-
-    It lies under the value's own name, or under the kind of the alert (``grad_jump``), whose
-    threshold then is the line for a jump, not for the level.
-    """
-    if not isinstance(info, Mapping):
+    """Returns what was recorded about the loss or the gradient norm."""
+    figures = info.get(name) if isinstance(info, Mapping) else None
+    if not isinstance(figures, Mapping):
         return {}
-    found: dict[str, float] = {}
-    for kind, figures in info.items():
-        if not isinstance(figures, Mapping) or not str(kind).startswith(name.split("_")[0]):
-            continue
-        for key in FIGURES:
-            if figures.get(key) is not None and not (key == "threshold" and "jump" in str(kind)):
-                found[key] = number(figures[key])
-    return found
-
-
-def _value(line: dict[str, Any], name: str) -> float:
-    return number(line.get(name))
+    return {key: number(figures.get(key)) for key in FIGURES}
 
 
 def _batch(info: Any) -> str:
     """Returns ``tokens 8×128, labels 8×128`` of what is known about the batch's tensors."""
-    items: list[tuple[str, Any]] = []
-    if isinstance(info, Mapping):
-        items = [(str(name), value) for name, value in info.items()]
-    elif isinstance(info, (list, tuple)):
-        items = [
-            (str(value.get("name") or value.get("path") or index), value)
-            for index, value in enumerate(info)
-            if isinstance(value, Mapping)
-        ]
     shapes = []
-    for name, value in items:
+    for name, value in info.items() if isinstance(info, Mapping) else ():
         shape = value.get("shape") if isinstance(value, Mapping) else None
         if isinstance(shape, (list, tuple)):
             shapes.append(f"{name} {'×'.join(str(size) for size in shape) or 'scalar'}")
@@ -271,14 +248,12 @@ class LayerFacts:
 
     Attributes:
         step: at which it was measured; None if that was not written down.
-        moment: ``anomaly`` or ``end``; empty if that was not written down.
         layers: one object a layer, with `COLUMNS`.
         unhealthy: one object a tensor that holds NaN, infinities or huge values, with
             `TENSOR_COLUMNS`.
     """
 
     step: int | None = None
-    moment: str = ""
     layers: tuple[dict[str, Any], ...] = ()
     unhealthy: tuple[dict[str, Any], ...] = ()
 
@@ -303,7 +278,6 @@ def read_gradient_flow(root: Path) -> LayerFacts:
         if layers or unhealthy:
             return LayerFacts(
                 step=integer(document.get("step")),
-                moment=str(document.get("moment") or ""),
                 layers=layers,
                 unhealthy=unhealthy,
             )

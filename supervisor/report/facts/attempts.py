@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import math
 import statistics
-from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,7 +21,7 @@ from supervisor.records import NAN
 from supervisor.report.facts.crash_report import AttemptFacts, Cost, RankFacts
 from supervisor.report.facts.figures import clock, integer, moment, number
 from supervisor.report.facts.run_data import RunData
-from supervisor.report.facts.step_table import Bools, Floats, StepTable
+from supervisor.report.facts.step_table import Bools, Floats, StepTable, newest_rows
 from supervisor.storage.run.exit_notes import bytes_asked_for, sign_of
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.applied_rates import read_own_times
@@ -64,8 +63,8 @@ def _attempt(run_data: RunData, attempt: int) -> AttemptFacts:
     if from_step is None and began:
         from_step = began.checkpoint_step
     started = moment(began.time) if began else NAN
-    if started != started:
-        started = _first(float(value) for value in steps.time[:1])
+    if started != started and len(steps):
+        started = float(steps.time[0])
     cause = ending.cause.value if ending and ending.cause else ""
     ended = moment(ending.time) if ending else NAN
     if ending and ending.sign is ExitSign.SUPERVISOR_DIED:
@@ -133,10 +132,6 @@ def _sentences(value: Any) -> tuple[str, ...]:
     return tuple(str(item) for item in value) if isinstance(value, list) else ()
 
 
-def _first(values: Any) -> float:
-    return next(iter(values), NAN)
-
-
 def build_cost(run_data: RunData) -> Cost:
     """Adds up the ledger from the journal and the flight recorder; all zero for an empty run."""
     wall = _wall_s(run_data)
@@ -176,8 +171,7 @@ def useful_steps(run_data: RunData) -> Bools:
     useful = np.zeros(len(steps), dtype=bool)
     if not len(steps):
         return useful
-    _, newest = np.unique(steps.step[::-1], return_index=True)
-    useful[len(steps) - 1 - newest] = True
+    useful[newest_rows(steps.step)] = True
     taken_back = _taken_back(run_data)
     for event in run_data.of(RollbackEvent):
         source, target, attempt = event.from_step, event.to_step, event.attempt
@@ -279,28 +273,28 @@ def build_ranks(run_data: RunData) -> tuple[RankFacts, ...]:
     hung = [event.rank for event in run_data.of(HangDetected)]
     paces = find_paces(run_data.root, ranks)
     return tuple(
-        replace(
-            _of_rank(run_data.root, rank, failed.count(rank), hung.count(rank)),
+        RankFacts(
+            rank=rank,
+            failures=failed.count(rank),
+            hangs=hung.count(rank),
             pace=paces[rank].typical,
             slow_from=paces[rank].slow_from,
+            **_last_figures(run_data.root, rank),
         )
         for rank in range(ranks)
     )
 
 
-def _of_rank(root: Path, rank: int, failures: int, hangs: int) -> RankFacts:
+def _last_figures(root: Path, rank: int) -> dict[str, Any]:
     with contextlib.suppress(RunDirectoryError, OSError):
         steps = read_steps(RunDirectory(root), rank)
         if len(steps):
-            return RankFacts(
-                rank=rank,
-                last_step=int(steps["step"][-1]),
-                last_loss=float(steps["loss"][-1]),
-                memory_gib=_largest(steps["memory_gib"]),
-                failures=failures,
-                hangs=hangs,
-            )
-    return RankFacts(rank=rank, failures=failures, hangs=hangs)
+            return {
+                "last_step": int(steps["step"][-1]),
+                "last_loss": float(steps["loss"][-1]),
+                "memory_gib": _largest(steps["memory_gib"]),
+            }
+    return {}
 
 
 def _largest(values: np.ndarray) -> float | None:
@@ -314,8 +308,7 @@ WINDOWS = 3
 """In a row, before it is called slow: a page that was not cached slows down one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankPace:
+class RankPace(NamedTuple):
     """Of one rank.
 
     Attributes:

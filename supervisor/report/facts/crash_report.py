@@ -1,11 +1,7 @@
-"""What a crash report says, as frozen records: the single source of the HTML, Markdown and JSON.
-
-How many alerts there were, of which severity and category, and the latest ones.
-"""
+"""What a crash report says, as frozen records: the single source of the HTML, Markdown and JSON."""
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,7 +9,7 @@ from typing import Any
 
 from supervisor.codes import ExitSign, Severity
 from supervisor.events.step_events import AlertEvent
-from supervisor.records import NAN, plain
+from supervisor.records import NAN, plain, strict
 from supervisor.report.facts.observed_values import ObservedValue
 from supervisor.report.facts.step_table import RateChange
 from supervisor.shortfalls import Shortfall
@@ -378,14 +374,3 @@ class CrashReport:
         """Returns the document of report.json: strict JSON, non-finite numbers as strings."""
         value: dict[str, Any] = strict(plain(self))
         return value
-
-
-def strict(value: Any) -> Any:
-    """Returns `value` with NaN and infinities as ``"nan"``, ``"inf"`` and ``"-inf"``."""
-    if isinstance(value, dict):
-        return {key: strict(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [strict(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value

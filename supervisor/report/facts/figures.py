@@ -1,7 +1,5 @@
 """Numbers and times, as a report writes them.
 
-The colours of pictures and curves, in a light and in a dark theme.
-
 Pictures are drawn in the light colours. In a page each is a variable that follows the reader's
 theme.
 """
@@ -66,8 +64,14 @@ def show(value: Any, digits: int = 4) -> str:
     return f"{as_float:.{digits}g}"
 
 
+def lowered(sentence: str) -> str:
+    """Returns `sentence` for the middle of another one."""
+    return sentence[:1].lower() + sentence[1:]
+
+
 def duration(seconds: float) -> str:
-    """Returns ``1.5 ms``, ``0.4 s``, ``12 s``, ``3 min 5 s`` or ``2 h 10 min``; ``–`` for NaN."""
+    """Returns ``1.5 ms``, ``0.4 s``, ``12 s``, ``3 min 5 s``, ``2 h 10 min`` or ``2 d 5 h``; ``–``
+    for NaN."""
     if not math.isfinite(seconds):
         return "–"
     if seconds == 0:
@@ -83,6 +87,8 @@ def duration(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes} min {rest} s" if rest else f"{minutes} min"
     hours, minutes = divmod(minutes, 60)
+    if hours >= 48:
+        return f"{hours // 24} d {hours % 24} h"
     return f"{hours} h {minutes} min" if minutes else f"{hours} h"
 
 

@@ -1,30 +1,25 @@
 """What the script observed and the looks inside the model saw, over the whole run.
 
-The courses of the observed values of a run, thinned while they are read.
-
 A run may hold a hundred million values; a picture and a table need few of them.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from supervisor.ranks import FIRST_RANK
 from supervisor.report.facts import figures as palette
-from supervisor.report.facts.step_table import Floats
+from supervisor.report.facts.step_table import BUCKETS, Floats, Ints, thin, thin_marks
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.flight_recorder import FlightReader
 from supervisor.storage.steps.step_rows import OBSERVED_SHIFT, OBSERVED_SLOTS
-
-BUCKETS = 900
-"""Into how many buckets rows are sorted; each keeps its lowest and highest value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +28,7 @@ class Course:
 
     Attributes:
         steps, values: the lowest and the highest finite value of each bucket of rows, in the order
-            of time; all values of a run with fewer than 2 rows a bucket.
+            of time; all of them if there are fewer than 2 a bucket.
         count: finite values in all.
         first, last: the first and the last finite value.
         nonfinite: steps at which it was NaN or infinite, one a bucket.
@@ -52,15 +47,10 @@ def read_courses(root: Path) -> dict[str, Course]:
     path = RunDirectory(root).steps(FIRST_RANK)
     try:
         with FlightReader(path) as reader:
-            rows = reader.rows()
-            width = max(1, -(-rows // BUCKETS))
+            steps = reader.read_fields(("step",))["step"]
             thinned: dict[int, _Thinned] = {}
-            steps = np.zeros(rows, np.int64)
-            for start, chunk in reader.chunks(rows):
-                steps[start : start + len(chunk)] = chunk["step"]
-                _take_in_slots(thinned, chunk, start, width)
-            for entries in reader.more_chunks(rows):
-                _take_in_more(thinned, entries, width)
+            for slot, rows, values in observed_parts(reader, len(steps)):
+                thinned.setdefault(slot, _Thinned()).add(rows, values)
             names = dict(enumerate(reader.known_names()))
     except Exception:  # whoever reads the steps reports a damaged file
         return {}
@@ -71,79 +61,49 @@ def read_courses(root: Path) -> dict[str, Course]:
     return {name: course for name, course in found.items() if course.count or len(course.nonfinite)}
 
 
+def observed_parts(reader: FlightReader, stop: int) -> Iterator[tuple[int, Ints, Floats]]:
+    """Yields slot, rows and values of what was observed, piece by piece; rows of a slot ascend."""
+    for start, chunk in reader.chunks(stop):
+        seen = chunk["flags"] >> OBSERVED_SHIFT
+        for slot in range(OBSERVED_SLOTS):
+            rows = np.flatnonzero(seen >> slot & 1)
+            if len(rows):
+                yield slot, rows + start, chunk["observed"][rows, slot]
+    for entries in reader.more_chunks(stop):
+        order = np.argsort(entries["slot"], kind="stable")  # rows stay in order
+        for part in np.split(order, np.flatnonzero(np.diff(entries["slot"][order])) + 1):
+            if len(part):
+                slot = int(entries["slot"][part[0]])
+                yield slot, entries["row"][part].astype(np.int64), entries["value"][part]
+
+
 class _Thinned:
-    """What is kept of one value so far."""
+    """What is kept of one value so far: rows and values, thinned whenever there are many."""
 
     def __init__(self) -> None:
-        self.low = np.full(BUCKETS, np.inf)
-        self.high = np.full(BUCKETS, -np.inf)
-        self.low_row = np.full(BUCKETS, -1, np.int64)
-        self.high_row = np.full(BUCKETS, -1, np.int64)
-        self.bad_row = np.full(BUCKETS, -1, np.int64)
+        self.rows = self.values = self.bad = np.zeros(0)
         self.count = 0
-        self.first = self.last = math.nan
 
-    def add(self, rows: npt.NDArray[np.int64], values: Floats, width: int) -> None:
+    def add(self, rows: Ints, values: Floats) -> None:
         """Adds some values; `rows` must ascend."""
         known = np.isfinite(values)
-        bad = rows[~known]
-        self.bad_row[bad // width] = bad
-        rows, values = rows[known], values[known]
-        if not len(rows):
-            return
-        self.first = self.first if self.count else float(values[0])
-        self.last = float(values[-1])
-        self.count += len(values)
-        buckets = rows // width
-        starts = np.flatnonzero(np.diff(buckets, prepend=-1))
-        places = buckets[starts]
-        for pick, best, at, sign in (
-            (np.minimum, self.low, self.low_row, 1.0),
-            (np.maximum, self.high, self.high_row, -1.0),
-        ):
-            found = pick.reduceat(values, starts)
-            better = sign * found < sign * best[places]
-            # Of equal values the first, as argmin chooses.
-            sizes = np.diff(np.append(starts, len(values)))
-            hits = np.flatnonzero(values == np.repeat(found, sizes))
-            _, firsts = np.unique(buckets[hits], return_index=True)
-            at[places[better]] = rows[hits[firsts]][better]
-            best[places[better]] = found[better]
+        self.count += int(known.sum())
+        self.bad = thin_marks(np.concatenate([self.bad, rows[~known]]), BUCKETS)
+        self.rows = np.concatenate([self.rows, rows[known]])
+        self.values = np.concatenate([self.values, values[known]])
+        if len(self.values) > 4 * BUCKETS:
+            self.rows, self.values = thin(self.rows, self.values, BUCKETS)
 
-    def course(self, steps: npt.NDArray[np.int64]) -> Course:
-        seen = np.isfinite(self.low)
-        rows = np.concatenate([self.low_row[seen], self.high_row[seen]])
-        values = np.concatenate([self.low[seen], self.high[seen]])
-        rows, index = np.unique(rows, return_index=True)
+    def course(self, steps: Ints) -> Course:
+        rows, values = thin(self.rows, self.values, BUCKETS)
         return Course(
-            steps=steps[rows].astype(np.float64),
-            values=values[index],
+            steps=steps[rows.astype(np.int64)].astype(np.float64),
+            values=values,
             count=self.count,
-            first=self.first,
-            last=self.last,
-            nonfinite=steps[self.bad_row[self.bad_row >= 0]].astype(np.float64),
+            first=float(values[0]) if self.count else math.nan,
+            last=float(values[-1]) if self.count else math.nan,
+            nonfinite=steps[self.bad.astype(np.int64)].astype(np.float64),
         )
-
-
-def _take_in_slots(
-    thinned: dict[int, _Thinned], chunk: npt.NDArray[np.void], start: int, width: int
-) -> None:
-    seen = chunk["flags"] >> OBSERVED_SHIFT
-    any_seen = int(np.bitwise_or.reduce(seen)) if len(seen) else 0
-    for slot in range(OBSERVED_SLOTS):
-        if any_seen >> slot & 1:
-            rows = np.flatnonzero(seen >> slot & 1)
-            values = np.ascontiguousarray(chunk["observed"][rows, slot])
-            thinned.setdefault(slot, _Thinned()).add(rows + start, values, width)
-
-
-def _take_in_more(thinned: dict[int, _Thinned], entries: npt.NDArray[np.void], width: int) -> None:
-    order = np.argsort(entries["slot"].astype(np.uint16), kind="stable")  # rows stay in order
-    slots = entries["slot"][order]
-    for part in np.split(order, np.flatnonzero(np.diff(slots)) + 1):
-        if len(part):
-            one = thinned.setdefault(int(entries["slot"][part[0]]), _Thinned())
-            one.add(entries["row"][part].astype(np.int64), entries["value"][part], width)
 
 
 COLUMNS = 3

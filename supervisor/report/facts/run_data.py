@@ -1,7 +1,4 @@
-"""Everything that a report is made of, read from a run directory in whatever state it is.
-
-The stacks of a hung worker in the order of reading: the script's own thread first.
-"""
+"""Everything that a report is made of, read from a run directory in whatever state it is."""
 
 from __future__ import annotations
 

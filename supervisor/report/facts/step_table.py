@@ -1,8 +1,4 @@
-"""The recorded steps of a run as columns, and what became of each of them.
-
-Where the learning rate that was applied was not the one that the script asked for. Thins out points
-so that the picture looks the same.
-"""
+"""The recorded steps of a run as columns, and what became of each of them."""
 
 from __future__ import annotations
 
@@ -89,8 +85,7 @@ class StepTable:
         steps = self.step
         if not len(steps) or bool((np.diff(steps) > 0).all()):
             return self
-        _, last = np.unique(steps[::-1], return_index=True)
-        return self.take(len(steps) - 1 - last)
+        return self.take(newest_rows(steps))
 
     def take(self, chosen: Any) -> StepTable:
         """Returns the rows that an index array, a slice or a mask chooses."""
@@ -108,6 +103,13 @@ class StepTable:
 
     def of_attempt(self, attempt: int | None) -> StepTable:
         return self if attempt is None else self.take(self.attempt == attempt)
+
+
+def newest_rows(steps: Ints) -> Ints:
+    """Returns the rows of the last time of each step, in the order of steps."""
+    _, last = np.unique(steps[::-1], return_index=True)
+    rows: Ints = len(steps) - 1 - last
+    return rows
 
 
 def build_step_table(rows: npt.NDArray[Any], rates: Mapping[int, float] | None = None) -> StepTable:
@@ -237,11 +239,10 @@ def thin(x: Floats, y: Floats, buckets: int = BUCKETS) -> tuple[Floats, Floats]:
     x, y = x[known], y[known]
     if len(y) <= 2 * buckets:
         return x, y
-    keep: set[int] = {0, len(y) - 1}
-    for part in np.array_split(np.arange(len(y)), buckets):
-        keep.add(int(part[np.argmin(y[part])]))
-        keep.add(int(part[np.argmax(y[part])]))
-    chosen = np.array(sorted(keep))
+    edges = np.linspace(0, len(y), buckets + 1).astype(np.int64)
+    bucket = np.searchsorted(edges, np.arange(len(y)), side="right")
+    order = np.lexsort((y, bucket))
+    chosen = np.unique([0, len(y) - 1, *order[edges[:-1]], *order[edges[1:] - 1]])
     return x[chosen], y[chosen]
 
 

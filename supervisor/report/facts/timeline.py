@@ -1,7 +1,4 @@
-"""The story of a run: the journal's events as sentences.
-
-Each event as a sentence, and how serious it looks.
-"""
+"""The story of a run: the journal's events as sentences."""
 
 from __future__ import annotations
 
@@ -14,7 +11,6 @@ from supervisor.events.state_events import CheckpointStable, StateFound
 from supervisor.events.step_events import ActionEvent
 from supervisor.report.facts.crash_report import TimelineEntry
 from supervisor.report.facts.figures import duration, show
-from supervisor.report.facts.run_data import RunData
 
 EXITS = {
     ExitCause.COMPLETED: "The worker ran to its end.",
@@ -233,11 +229,6 @@ TOLD = frozenset(
 """Other findings about the state are left out of the story."""
 _SAME_LINES = 3  # of one kind and wording in a row before they are folded into one
 FOLDABLE = frozenset({"alert", "risk", "checkpoint_saved", "update_skipped", "batch_captured"})
-
-
-def build_timeline(run_data: RunData) -> tuple[TimelineEntry, ...]:
-    """Returns the story of a run."""
-    return timeline_of(run_data.events)
 
 
 def timeline_of(events: Sequence[JournalEvent]) -> tuple[TimelineEntry, ...]:

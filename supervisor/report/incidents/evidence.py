@@ -1,9 +1,9 @@
-"""The evidence for a cause and against it, as sentences with figures.
-
-The samples of the script's data that were found to hold NaN or infinity.
-"""
+"""The evidence for a cause and against it, as sentences with figures."""
 
 from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -28,53 +28,51 @@ _ASKED = ("interrupted", "preempted")
 Sentences = tuple[tuple[str, ...], tuple[str, ...]]
 
 
-class _Scale:
-    """Collects the sentences for and against a cause."""
+Weighed = Iterator[tuple[bool, str]]
+"""Whether a sentence speaks for the cause, and the sentence."""
 
-    def __init__(self) -> None:
-        self.heavier: list[str] = []
-        self.lighter: list[str] = []
 
-    def add(self, is_for: bool, sentence: str) -> None:
-        (self.heavier if is_for else self.lighter).append(sentence)
-
-    def result(self) -> Sentences:
-        return tuple(self.heavier), tuple(self.lighter)
+def _parted(weighed: Weighed) -> Sentences:
+    found = list(weighed)
+    told_for = tuple(sentence for is_for, sentence in found if is_for)
+    return told_for, tuple(sentence for is_for, sentence in found if not is_for)
 
 
 def numerical_evidence(run_data: RunData, *, step: int, end: int, attempt: int | None) -> Sentences:
     """Weighs what the recorded steps around numerical trouble at `step` ... `end` show."""
-    scale = _Scale()
     rows = run_data.steps.of_attempt(attempt)
     before = rows.take(rows.step < step).take(slice(-WINDOW, None))
     at = rows.take(rows.step == step)
-    _weigh_loss(scale, before, at, step)
-    _weigh_gradient(scale, before, at)
-    _weigh_learning_rate(scale, before)
-    _weigh_loss_scale(scale, before, at)
-    _weigh_risk(scale, before)
-    _weigh_repetition(scale, run_data.steps, step, attempt, before, at)
-    _weigh_aftermath(scale, rows.take(rows.step > end), before)
-    return scale.result()
+    weighed = itertools.chain(
+        _weigh_loss(before, at, step),
+        _weigh_gradient(before, at),
+        _weigh_learning_rate(before),
+        _weigh_loss_scale(before, at),
+        _weigh_risk(before),
+        _weigh_repetition(run_data.steps, step, attempt, before, at),
+        _weigh_aftermath(rows.take(rows.step > end), before),
+    )
+    return _parted(weighed)
 
 
 def process_evidence(run_data: RunData, attempt: AttemptFacts, cause: str) -> Sentences:
     """Weighs what is known about the end of a process."""
-    scale = _Scale()
+    return _parted(_weigh_process(run_data, attempt, cause))
+
+
+def _weigh_process(run_data: RunData, attempt: AttemptFacts, cause: str) -> Weighed:
     for sentence in () if cause == "hang" else attempt.evidence:
-        scale.add(True, sentence)
+        yield True, sentence
     rows = run_data.steps.of_attempt(attempt.number)
     if not len(rows):
         ended = "it had not reached its first one" if cause in _ASKED else "it failed during set-up"
-        scale.add(True, f"Attempt {attempt.number} recorded no step: {ended}.")
-        return scale.result()
-    _weigh_memory(scale, rows, cause)
+        yield True, f"Attempt {attempt.number} recorded no step: {ended}."
+        return
+    yield from _weigh_memory(rows, cause)
     if cause == "hang":
         times = rows.step_time_s[np.isfinite(rows.step_time_s)]
         if len(times):
-            scale.add(
-                True, f"No step before it had taken longer than {duration(float(times.max()))}."
-            )
+            yield True, f"No step before it had taken longer than {duration(float(times.max()))}."
     tail = rows.take(slice(-WINDOW, None))
     if not (tail.nonfinite_loss | tail.nonfinite_grad).any():
         risks = tail.risk[np.isfinite(tail.risk)]
@@ -83,11 +81,10 @@ def process_evidence(run_data: RunData, attempt: AttemptFacts, cause: str) -> Se
             if len(risks)
             else ""
         )
-        scale.add(
+        yield (
             False,
             f"The {len(tail)} steps before it were finite{top}: the numbers were not the trouble.",
         )
-    return scale.result()
 
 
 def memory_notes(run_data: RunData) -> tuple[str, ...]:
@@ -108,81 +105,93 @@ def memory_notes(run_data: RunData) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _weigh_loss(scale: _Scale, before: StepTable, at: StepTable, step: int) -> None:
+def _weigh_loss(before: StepTable, at: StepTable, step: int) -> Weighed:
     known = _finite(before.loss)
     if not len(known):
-        scale.add(True, f"No finite loss was recorded before step {step}.")
+        yield True, f"No finite loss was recorded before step {step}."
         return
     level = float(np.median(known))
     if len(at) and (at.nonfinite_loss.any() or np.isfinite(at.loss).any()):
         is_new = bool(at.nonfinite_loss.any()) or float(at.loss[-1]) > 1.5 * abs(level)
-        scale.add(
+        yield (
             is_new,
-            f"The loss was {show(float(at.loss[-1]))} at step {step}; the step before it"
-            f" {show(float(known[-1]))}, the median of {len(known)} steps {show(level)}.",
+            (
+                f"The loss was {show(float(at.loss[-1]))} at step {step}; the step before it"
+                f" {show(float(known[-1]))}, the median of {len(known)} steps {show(level)}."
+            ),
         )
 
 
-def _weigh_gradient(scale: _Scale, before: StepTable, at: StepTable) -> None:
+def _weigh_gradient(before: StepTable, at: StepTable) -> Weighed:
     if len(at) and at.nonfinite_grad.any() and not at.nonfinite_loss.any():
-        scale.add(True, "The loss was finite while the gradient was not: it broke in backward.")
+        yield True, "The loss was finite while the gradient was not: it broke in backward."
     norms = _finite(before.grad_norm)
     if len(norms) < 5:
         return
     median, last = float(np.median(norms)), float(norms[-1])
     ratio = last / median if median > 0 else 1.0
     if ratio >= LARGE:
-        scale.add(
+        yield (
             True,
-            f"The gradient norm had built up to {show(last)},"
-            f" {show(ratio, 2)} times its median of {show(median)}.",
+            (
+                f"The gradient norm had built up to {show(last)},"
+                f" {show(ratio, 2)} times its median of {show(median)}."
+            ),
         )
     else:
-        scale.add(
+        yield (
             False,
-            f"The gradient norm was {show(last)} just before (median {show(median)}):"
-            " nothing had built up, which points to a single batch or an overflow.",
+            (
+                f"The gradient norm was {show(last)} just before (median {show(median)}):"
+                " nothing had built up, which points to a single batch or an overflow."
+            ),
         )
 
 
-def _weigh_learning_rate(scale: _Scale, before: StepTable) -> None:
+def _weigh_learning_rate(before: StepTable) -> Weighed:
     rates = _finite(before.lr)[-BEFORE_LR:]
     if len(rates) < 2 or rates[0] <= 0:
         return
     change = float(rates[-1] / rates[0] - 1.0)
     if abs(change) > LR_CHANGE:
-        scale.add(
+        yield (
             change > 0,
-            f"The learning rate went from {show(float(rates[0]))} to {show(float(rates[-1]))}"
-            f" within the {len(rates)} steps before.",
+            (
+                f"The learning rate went from {show(float(rates[0]))} to {show(float(rates[-1]))}"
+                f" within the {len(rates)} steps before."
+            ),
         )
     else:
-        scale.add(
+        yield (
             False,
-            f"The learning rate was steady ({show(float(rates[-1]))}) in the {len(rates)} steps"
-            " before: the schedule did not jump.",
+            (
+                f"The learning rate was steady ({show(float(rates[-1]))}) in the {len(rates)} steps"
+                " before: the schedule did not jump."
+            ),
         )
 
 
-def _weigh_loss_scale(scale: _Scale, before: StepTable, at: StepTable) -> None:
+def _weigh_loss_scale(before: StepTable, at: StepTable) -> Weighed:
     scales = _finite(np.concatenate([before.loss_scale, at.loss_scale]))
     if not len(scales):
-        scale.add(False, "No loss scale was seen: not an overflow of FP16 under a GradScaler.")
+        yield False, "No loss scale was seen: not an overflow of FP16 under a GradScaler."
         return
     if scales[-1] < scales.max() / 4:
-        scale.add(
+        yield (
             True,
-            f"The loss scale had fallen from {show(float(scales.max()))} to"
-            f" {show(float(scales[-1]))}: overflow after overflow.",
+            (
+                f"The loss scale had fallen from {show(float(scales.max()))} to"
+                f" {show(float(scales[-1]))}: overflow after overflow."
+            ),
         )
     else:
-        scale.add(
+        yield (
             False,
             f"The loss scale was steady at {show(float(scales[-1]))}: no series of overflows.",
         )
 
 
-def _weigh_risk(scale: _Scale, before: StepTable) -> None:
+def _weigh_risk(before: StepTable) -> Weighed:
     recent = before.take(slice(-20, None))
     risks = _finite(recent.risk)
     if not len(risks):
@@ -190,12 +199,14 @@ def _weigh_risk(scale: _Scale, before: StepTable) -> None:
     top = float(risks.max())
     if top >= CALM_RISK:
         step = int(recent.step[int(np.nanargmax(recent.risk))])
-        scale.add(True, f"The predicted risk was already {show(top, 2)} at step {step}.")
+        yield True, f"The predicted risk was already {show(top, 2)} at step {step}."
     else:
-        scale.add(
+        yield (
             False,
-            f"The predicted risk was below {show(max(0.01, 1.1 * top), 2)} in the {len(recent)}"
-            " steps before: it came without a warning.",
+            (
+                f"The predicted risk was below {show(max(0.01, 1.1 * top), 2)} in the {len(recent)}"
+                " steps before: it came without a warning."
+            ),
         )
 
 
@@ -204,13 +215,8 @@ def _is_bad(rows: StepTable, line: float) -> Bools:
 
 
 def _weigh_repetition(
-    scale: _Scale,
-    steps: StepTable,
-    step: int,
-    attempt: int | None,
-    before: StepTable,
-    at: StepTable,
-) -> None:
+    steps: StepTable, step: int, attempt: int | None, before: StepTable, at: StepTable
+) -> Weighed:
     same = steps.take((steps.step == step) & (steps.attempt != (attempt or 0)))
     known = _finite(before.loss)
     if not len(same) or not len(known):
@@ -222,20 +228,24 @@ def _weigh_repetition(
     numbers = sorted(set(same.attempt.tolist()))
     others = f"attempt{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
     if again.any():
-        scale.add(
+        yield (
             True,
-            f"Step {step} failed again in {others}: it is in the data, the code or the"
-            " weights, not chance.",
+            (
+                f"Step {step} failed again in {others}: it is in the data, the code or the"
+                " weights, not chance."
+            ),
         )
     else:
-        scale.add(
+        yield (
             False,
-            f"Step {step} passed when it was repeated in {others}. That points away from the data,"
-            " to something transient or to what was changed in between.",
+            (
+                f"Step {step} passed when it was repeated in {others}. That points away from the"
+                " data, to something transient or to what was changed in between."
+            ),
         )
 
 
-def _weigh_aftermath(scale: _Scale, after: StepTable, before: StepTable) -> None:
+def _weigh_aftermath(after: StepTable, before: StepTable) -> Weighed:
     if len(after) < 5:
         return
     window = after.take(slice(0, WINDOW))
@@ -248,12 +258,12 @@ def _weigh_aftermath(scale: _Scale, after: StepTable, before: StepTable) -> None
     if len(old):
         text += f" (before: {show(float(np.median(old)))})"
     if is_far_above(known, old):
-        scale.add(True, f"{text}: the trouble did not pass, the loss stayed far above its level.")
+        yield True, f"{text}: the trouble did not pass, the loss stayed far above its level."
         return
-    scale.add(True, f"{text}: the trouble passed, and the weights are healthy.")
+    yield True, f"{text}: the trouble passed, and the weights are healthy."
 
 
-def _weigh_memory(scale: _Scale, rows: StepTable, cause: str) -> None:
+def _weigh_memory(rows: StepTable, cause: str) -> Weighed:
     memory = _finite(rows.memory_gib)
     if len(memory) < 2:
         return
@@ -261,18 +271,20 @@ def _weigh_memory(scale: _Scale, rows: StepTable, cause: str) -> None:
     growth = last / early - 1.0 if early > 0 else 0.0
     is_about_memory = cause in ("out_of_memory", "host_out_of_memory")
     if growth > MEMORY_GROWTH:
-        scale.add(
+        yield (
             is_about_memory,
             f"Memory had grown by {show(100 * growth, 2)} % to {show(last, 3)} GiB.",
         )
     elif is_about_memory:
-        scale.add(
+        yield (
             False,
-            f"Memory was steady at {show(last, 3)} GiB until the last recorded step:"
-            " one request too large came suddenly.",
+            (
+                f"Memory was steady at {show(last, 3)} GiB until the last recorded step:"
+                " one request too large came suddenly."
+            ),
         )
     else:
-        scale.add(False, f"Memory was steady at {show(last, 3)} GiB, so it hardly ran out.")
+        yield False, f"Memory was steady at {show(last, 3)} GiB, so it hardly ran out."
 
 
 def _finite(values: Floats) -> Floats:

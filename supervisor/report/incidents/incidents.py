@@ -4,9 +4,6 @@ Numerical signs that lie close together are one incident whose cause is the firs
 of a process is an incident of its own, unless numerical trouble led to it: then it is a
 consequence, and part of that incident's evidence. So the noise of a teardown never hides what came
 first.
-
-Confirmed collapses, and whether the training recovered from them. The first sentence about
-numerical trouble, in plain words.
 """
 
 from __future__ import annotations
@@ -14,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -30,9 +28,8 @@ from supervisor.events.step_events import (
 )
 from supervisor.records import NAN
 from supervisor.report.facts.crash_report import AttemptFacts, Incident
-from supervisor.report.facts.figures import clock, moment, number, show
+from supervisor.report.facts.figures import clock, lowered, moment, number, show
 from supervisor.report.facts.run_data import RunData
-from supervisor.report.facts.step_table import Floats
 from supervisor.report.facts.timeline import corruption_sentence
 from supervisor.report.incidents.ending import ends_nonfinite, stays_high
 from supervisor.report.incidents.evidence import numerical_evidence, samples_behind
@@ -111,7 +108,7 @@ def numerical_sentence(
     leap = _leap(run_data, step, attempt) if key == "loss_spike" else ""
     if leap:
         return f"At step {step} {leap}."
-    said = said[:1].lower() + said[1:]
+    said = lowered(said)
     if is_whole:
         return f"At step {step} {said}."
     words = _WORDS.get(key, key.replace("_", " "))
@@ -126,15 +123,13 @@ def _leap(run_data: RunData, step: int, attempt: int | None) -> str:
         ("loss", before.loss, at.loss),
         ("gradient norm", before.grad_norm, at.grad_norm),
     ):
-        usual = _usual(values)
-        if usual is not None and len(now) and is_leap(float(now[-1]), usual):
+        known = values[np.isfinite(values)][-USUAL_STEPS:]
+        if not len(known) or not len(now):
+            continue
+        usual = float(np.median(known))
+        if is_leap(float(now[-1]), usual):
             return f"the {name} jumped to {show(float(now[-1]))}, from the usual {show(usual)}"
     return ""
-
-
-def _usual(values: Floats) -> float | None:
-    known = values[np.isfinite(values)][-USUAL_STEPS:]
-    return float(np.median(known)) if len(known) else None
 
 
 CLUSTER_STEPS = 50
@@ -158,35 +153,24 @@ KEYS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sign:
-    time_s: float
-    step: int
-    attempt: int | None
-    key: str
-    text: str
-    weighty: bool
-    subject: Subject | None = None
-    is_measured: bool = False
-    lasting: bool = False
-    share: float = NAN
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Told:
-    """What an event says about trouble.
+    """A recorded value, or what an event says, about trouble.
 
     Attributes:
+        key: of the trouble, as in the report.
         text: in words, about `subject`.
-        key: of the trouble, where its cause does not say it.
         weighty: it is trouble by itself.
         lasting: it was still there at the end.
         share: of recorded steps with such a risk that a crash followed.
     """
 
-    cause: Cause | None = None
-    text: str = ""
-    subject: Subject | None = None
-    key: str = ""
+    time_s: float
+    step: int
+    attempt: int | None
+    key: str
+    text: str
     weighty: bool = True
+    subject: Subject | None = None
+    is_measured: bool = False
     lasting: bool = False
     share: float = NAN
 
@@ -248,7 +232,6 @@ def _signs_of_steps(run_data: RunData) -> list[_Sign]:
                 key="nonfinite_loss" if is_loss else "nonfinite_gradient",
                 text=f"the {name} became {show(float(value))}",
                 is_measured=True,
-                weighty=True,
             )
         )
     return signs
@@ -256,34 +239,15 @@ def _signs_of_steps(run_data: RunData) -> list[_Sign]:
 
 def _signs_of_events(run_data: RunData) -> list[_Sign]:
     steps = run_data.steps
-    saw_nonfinite = bool((steps.nonfinite_loss | steps.nonfinite_grad).any())
-    signs = []
-    for event in run_data.events:
-        told = _told(event, run_data)
-        if told is None or event.step is None:
-            continue
-        key = told.key or (KEYS.get(told.cause, "numerical") if told.cause else "numerical")
-        if told.cause is Cause.NONFINITE and told.subject is Subject.GRADIENT:
-            key = "nonfinite_gradient"
-        elif told.cause is Cause.NONFINITE and not (saw_nonfinite or told.subject):
-            key = "numerical"  # none was recorded: a verdict from before, or a damaged journal
-        signs.append(
-            _Sign(
-                time_s=moment(event.time),
-                step=event.step,
-                attempt=event.attempt,
-                key=key,
-                text=told.text.rstrip("."),
-                subject=told.subject,
-                weighty=told.weighty,
-                lasting=told.lasting,
-                share=told.share,
-            )
-        )
-    return signs
+    signs = [sign for event in run_data.events if (sign := _sign_of(event, run_data))]
+    if (steps.nonfinite_loss | steps.nonfinite_grad).any():
+        return signs
+    # None was recorded: a verdict from before, or a damaged journal.
+    unseen = {sign for sign in signs if sign.key == "nonfinite_loss" and not sign.subject}
+    return [replace(sign, key="numerical") if sign in unseen else sign for sign in signs]
 
 
-def _told(event: JournalEvent, run_data: RunData) -> _Told | None:
+def _sign_of(event: JournalEvent, run_data: RunData) -> _Sign | None:
     """What an event says about numerical trouble; None if nothing."""
     match event:
         case AlertEvent(category="mistake"):
@@ -292,28 +256,30 @@ def _told(event: JournalEvent, run_data: RunData) -> _Told | None:
             return None
         case AlertEvent():
             confirmed = is_confirmed(event)
-            return _Told(
-                cause=event.cause,
-                text=event.fact or event.message,
+            return _sign(
+                event,
+                event.fact or event.message,
+                event.cause,
                 subject=event.subject,
                 weighty=confirmed or event.severity is Severity.CRITICAL,
                 lasting=confirmed and is_still_collapsed(run_data, event),
             )
         case RiskEvent() if _is_alarm(event, run_data):
-            text, subject, share = event.reason, event.subject, event.calibrated
-            return _Told(cause=event.cause, text=text, subject=subject, share=share)
+            subject, share = event.subject, event.calibrated
+            return _sign(event, event.reason, event.cause, subject=subject, share=share)
         case ActionEvent():
-            return _told_by_action(event)
+            return _sign_of_action(event)
         case CorruptionFound():
-            return _Told(key=CORRUPTION, text=corruption_sentence(event))
+            sign = _sign(event, corruption_sentence(event))
+            return sign and replace(sign, key=CORRUPTION)
         case RollbackEvent():
-            return _Told(cause=event.cause)
+            return _sign(event, "", event.cause)
         case UpdateSkipped() if event.source is not DecisionSource.ORDER:
-            return _Told(text=event.reason)
+            return _sign(event, event.reason)
     return None
 
 
-def _told_by_action(event: ActionEvent) -> _Told | None:
+def _sign_of_action(event: ActionEvent) -> _Sign | None:
     if event.is_verdict or event.outcome is ActionOutcome.REFUSED:
         return None  # and so is what it was to be for
     if event.source is DecisionSource.ORDER:  # what it answers was told before
@@ -323,7 +289,32 @@ def _told_by_action(event: ActionEvent) -> _Told | None:
     by_cases = event.source is DecisionSource.CASE_LIBRARY  # its reason is of earlier runs, too
     text = "" if by_cases else event.reason or event.detail or ""
     weighty = event.applied is not False
-    return _Told(cause=event.cause, text=text, subject=event.subject, weighty=weighty)
+    return _sign(event, text, event.cause, subject=event.subject, weighty=weighty)
+
+
+def _sign(
+    event: JournalEvent,
+    text: str,
+    cause: Cause | None = None,
+    *,
+    subject: Subject | None = None,
+    **more: Any,
+) -> _Sign | None:
+    """The sign that an event is; None if it is of no step."""
+    if event.step is None:
+        return None
+    key = KEYS.get(cause, "numerical") if cause else "numerical"
+    if cause is Cause.NONFINITE and subject is Subject.GRADIENT:
+        key = "nonfinite_gradient"
+    return _Sign(
+        time_s=moment(event.time),
+        step=event.step,
+        attempt=event.attempt,
+        key=key,
+        text=text.rstrip("."),
+        subject=subject,
+        **more,
+    )
 
 
 def _is_alarm(event: RiskEvent, run_data: RunData) -> bool:
@@ -380,11 +371,10 @@ def _numerical_incident(run_data: RunData, cluster: list[_Sign]) -> Incident:
         evidence_for=evidence_for,
         evidence_against=evidence_against,
     )
-    samples = samples_behind(run_data, incident)
-    if not samples:
-        return incident
-    with_samples = f"{incident.sentence.rstrip('.')}: {samples} held NaN or infinity."
-    return replace(incident, sentence=with_samples)
+    if samples := samples_behind(run_data, incident):
+        told = f"{sentence.rstrip('.')}: {samples} held NaN or infinity."
+        return replace(incident, sentence=told)
+    return incident
 
 
 def _is_consequence(cluster: list[_Sign], ended: Incident) -> bool:
@@ -392,8 +382,8 @@ def _is_consequence(cluster: list[_Sign], ended: Incident) -> bool:
         return False
     if ended.key == "nonfinite":
         return True
-    near = ended.step - cluster[-1].step <= CONSEQUENCE_STEPS
-    return ended.key in ("exception", "user_error") and near
+    is_near = ended.step - cluster[-1].step <= CONSEQUENCE_STEPS
+    return is_near and ended.key in ("exception", "user_error")
 
 
 def _went_on(

@@ -12,7 +12,7 @@ import numpy as np
 from supervisor.codes import ExitCause
 from supervisor.events.run_events import HangDetected, WorkerExited
 from supervisor.report.facts.crash_report import Cost, DecisionPath, Incident
-from supervisor.report.facts.figures import duration, integer, show
+from supervisor.report.facts.figures import duration, integer, lowered, show
 from supervisor.report.facts.interventions import would_have
 from supervisor.report.facts.run_data import RunData
 from supervisor.report.incidents.evidence import last_checkpoint
@@ -214,7 +214,7 @@ def _before_next(explained: str, decision: DecisionPath | None) -> list[str]:
     remedy = explained
     if not remedy and decision:
         remedy = decision.before_next or decision.remedy
-    return [f"Before the next one: {_lower(remedy)}"] if remedy else []
+    return [f"Before the next one: {lowered(remedy)}"] if remedy else []
 
 
 def _explained(run_data: RunData) -> str:
@@ -224,7 +224,7 @@ def _explained(run_data: RunData) -> str:
         return ""
     cause = str(found["root_cause"]).replace("_", " ")
     because, _, advice = str(found["summary"]).partition(". ")
-    return f"Controlled replay names the {cause}: {_lower(advice or because)}"
+    return f"Controlled replay names the {cause}: {lowered(advice or because)}"
 
 
 def build_setting(
@@ -246,7 +246,3 @@ def build_setting(
     if decision and decision.setting:
         return f"--set {decision.setting}"
     return ""
-
-
-def _lower(sentence: str) -> str:
-    return sentence[:1].lower() + sentence[1:]

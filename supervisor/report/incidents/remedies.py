@@ -1,7 +1,4 @@
-"""What to do first about a piece of trouble, and the one setting to change.
-
-From a few facts to a first remedy.
-"""
+"""What to do first about a piece of trouble, and the one setting to change."""
 
 from __future__ import annotations
 
@@ -150,55 +147,35 @@ def _by_facts(facts: NumericalFacts, step: int) -> tuple[str, str]:
     return ONE_BATCH, ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Remedy:
-    """What to do first.
-
-    Attributes:
-        text: a sentence without its full stop.
-        then_resume: and then the run is resumed.
-    """
-
-    text: str
-    then_resume: bool = True
-
-    @property
-    def before_next(self) -> str:
-        """The sentence for a run that has not to be resumed."""
-        return f"{self.text}."
-
-    def __str__(self) -> str:
-        return f"{self.text}, then resume." if self.then_resume else f"{self.text}."
-
-
-def process_remedy(run_data: RunData, incident: Incident) -> Remedy:
-    """Returns what helps after the end of a process."""
+def process_remedy(run_data: RunData, incident: Incident) -> tuple[str, bool]:
+    """Returns what helps after the end of a process, without a full stop, and whether the run is
+    resumed then."""
     attempts = {
         event.attempt
         for event in run_data.of(WorkerExited)
         if event.cause and event.cause.value == incident.key and event.last_step == incident.step
     }
     if incident.key == "killed" and len(attempts) > 1:
-        return Remedy(
-            text=f"Look at what the script does after step {incident.step}: it was killed there "
-            f"{len(attempts)} times, which is not chance (the kernel's log, `dmesg`, says more)",
-            then_resume=False,
+        text = (
+            f"Look at what the script does after step {incident.step}: it was killed there "
+            f"{len(attempts)} times, which is not chance (the kernel's log, `dmesg`, says more)"
         )
+        return text, False
     if asks_for_too_much(run_data, incident):
-        return Remedy(text="Ask for less memory at the line above")
+        return "Ask for less memory at the line above", True
     if incident.sign is ExitSign.LOADER_DIED:
-        return Remedy(
-            text="A process that loads data died: look at how the next samples are loaded (memory, "
-            "a native library); with num_workers=0 it shows its own error",
-            then_resume=False,
+        text = (
+            "A process that loads data died: look at how the next samples are loaded (memory, "
+            "a native library); with num_workers=0 it shows its own error"
         )
+        return text, False
     if incident.sign in DISK_REFUSALS:
-        return Remedy(text="Free space on the disk (or raise the quota)")
+        return "Free space on the disk (or raise the quota)", True
     if incident.sign is ExitSign.OWN_SIGNAL:
-        return Remedy(text="Find what in your script sends this signal (os.kill, os.abort)")
+        return "Find what in your script sends this signal (os.kill, os.abort)", True
     if incident.key in _LAST_WORD:
-        return Remedy(text=_LAST_WORD[incident.key], then_resume=False)
-    return Remedy(text=_PROCESS_REMEDY.get(incident.key, "Read the end of the log"))
+        return _LAST_WORD[incident.key], False
+    return _PROCESS_REMEDY.get(incident.key, "Read the end of the log"), True
 
 
 def asks_for_too_much(run_data: RunData, incident: Incident) -> bool:
@@ -233,7 +210,11 @@ def _came_back(run_data: RunData, incident: Incident) -> bool:
 
 
 EARLY_STEPS = 1000
-YES_NO = ("yes", "no")
+
+
+def _yes_no(question: str, answer: bool | None, fact: str) -> Branch:
+    word = "unknown" if answer is None else "yes" if answer else "no"
+    return Branch(question=question, answers=("yes", "no"), answer=word, fact=fact)
 
 
 def walk(run_data: RunData, incident: Incident) -> DecisionPath:
@@ -246,18 +227,16 @@ def walk(run_data: RunData, incident: Incident) -> DecisionPath:
     )
     checkpoint = _checkpoint(run_data, stable=incident.numerical)
     if not incident.numerical:
-        found = process_remedy(run_data, incident)
+        text, then_resume = process_remedy(run_data, incident)
         return DecisionPath(
-            branches=(process, checkpoint), remedy=str(found), before_next=found.before_next
+            branches=(process, checkpoint),
+            remedy=f"{text}, then resume." if then_resume else f"{text}.",
+            before_next=f"{text}.",
         )
     samples = samples_behind(run_data, incident)
     if samples:
-        named = Branch(
-            question="Was it in the data?",
-            answers=YES_NO,
-            answer="yes",
-            fact=f"NaN or infinity was found in {samples}.",
-        )
+        found_in = f"NaN or infinity was found in {samples}."
+        named = _yes_no("Was it in the data?", True, found_in)
         return DecisionPath(
             branches=(process, named, checkpoint),
             remedy=f"Fix or remove {samples} in your data: it holds NaN or infinity.",
@@ -288,12 +267,8 @@ def walk(run_data: RunData, incident: Incident) -> DecisionPath:
     )
     remedy, setting = numerical_remedy(run_data, incident, facts)
     if incident.survived:
-        passed = Branch(
-            question="Did the training get past it?",
-            answers=YES_NO,
-            answer="yes",
-            fact="The training went on past it, with finite numbers.",
-        )
+        went_on = "The training went on past it, with finite numbers."
+        passed = _yes_no("Did the training get past it?", True, went_on)
         return DecisionPath(branches=(process, passed, rate, early, mixed, large), remedy=remedy)
     return DecisionPath(branches=branches, remedy=remedy, setting=setting)
 
@@ -304,46 +279,35 @@ def _rate(jump: tuple[int, float, float] | None, rise: tuple[float, float] | Non
         fact = f"Not in one step; it rose from {show(rise[0])} to {show(rise[1])} within 20 steps."
     if jump is not None:
         fact = f"At step {jump[0]} it went from {show(jump[1])} to {show(jump[2])}."
-    return Branch(
-        question="Did the learning rate jump before it?",
-        answers=YES_NO,
-        answer="no" if jump is None else "yes",
-        fact=fact,
-    )
+    return _yes_no("Did the learning rate jump before it?", jump is not None, fact)
 
 
 def _early(incident: Incident) -> Branch:
+    question = f"Within the first {EARLY_STEPS} steps?"
     if incident.step is None:
-        answer, fact = "unknown", "The step is not known."
-    else:
-        answer = "yes" if incident.step < EARLY_STEPS else "no"
-        fact = f"The first sign was at step {incident.step}."
-    return Branch(
-        question=f"Within the first {EARLY_STEPS} steps?", answers=YES_NO, answer=answer, fact=fact
-    )
+        return _yes_no(question, None, "The step is not known.")
+    fact = f"The first sign was at step {incident.step}."
+    return _yes_no(question, incident.step < EARLY_STEPS, fact)
 
 
 def _mixed_precision(run_data: RunData) -> Branch:
     scales = run_data.steps.loss_scale[np.isfinite(run_data.steps.loss_scale)]
+    fact = "No GradScaler was seen (BF16 without a scaler looks the same)."
     if len(scales):
         fact = f"A GradScaler was at work, last with the scale {show(float(scales[-1]))}."
-        answer = "yes"
-    else:
-        fact, answer = "No GradScaler was seen (BF16 without a scaler looks the same).", "no"
-    return Branch(question="FP16 with a loss scale?", answers=YES_NO, answer=answer, fact=fact)
+    return _yes_no("FP16 with a loss scale?", len(scales) > 0, fact)
 
 
 def _large_gradients(run_data: RunData, incident: Incident) -> Branch:
     rows = run_data.steps.of_attempt(incident.attempt)
     before = rows.take(rows.step < (incident.step or 0)).grad_norm
     norms = before[np.isfinite(before)][-WINDOW:]
+    question = "Large gradients before it?"
     if len(norms) < 5:
-        answer, fact = "unknown", "Too few gradient norms were recorded before it."
-    else:
-        median, top = float(np.median(norms)), float(norms[-10:].max())
-        answer = "yes" if top > LARGE * median else "no"
-        fact = f"Largest of the 10 steps before: {show(top)}, median {show(median)}."
-    return Branch(question="Large gradients before it?", answers=YES_NO, answer=answer, fact=fact)
+        return _yes_no(question, None, "Too few gradient norms were recorded before it.")
+    median, top = float(np.median(norms)), float(norms[-10:].max())
+    fact = f"Largest of the 10 steps before: {show(top)}, median {show(median)}."
+    return _yes_no(question, top > LARGE * median, fact)
 
 
 def _checkpoint(run_data: RunData, *, stable: bool) -> Branch:
@@ -352,9 +316,4 @@ def _checkpoint(run_data: RunData, *, stable: bool) -> Branch:
     fact = f"No {word}checkpoint is known."
     if step is not None:
         fact = f"The newest {word}checkpoint is that of step {step}."
-    return Branch(
-        question=f"Is there a {word}checkpoint?",
-        answers=YES_NO,
-        answer="no" if step is None else "yes",
-        fact=fact,
-    )
+    return _yes_no(f"Is there a {word}checkpoint?", step is not None, fact)

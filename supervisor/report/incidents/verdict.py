@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from supervisor.events.step_events import AlertEvent
 from supervisor.report.facts.crash_report import AttemptFacts, Incident
-from supervisor.report.facts.figures import count, show
+from supervisor.report.facts.figures import count, lowered, show
 from supervisor.report.facts.interventions import would_have
 from supervisor.report.facts.run_data import RunData
 from supervisor.report.incidents.ending import ends_nonfinite, is_back_after
@@ -115,7 +115,7 @@ def _why(
             return (
                 f"It was only watched: another policy would have treated it "
                 f"{count(len(wished), 'time')}, first at step {wished[0].step} "
-                f"({_lower(wished[0].reason or '').rstrip('.')})."
+                f"({lowered(wished[0].reason or '').rstrip('.')})."
             )
         if end in ("completed", "running") and alerts:
             said = count(alerts, "alert")
@@ -155,7 +155,7 @@ def blame(root: Incident, run_data: RunData) -> Incident:
     """Returns the root cause that the first sentence names. If the learning rate jumped before
     numerical trouble, the jump is the cause; so is a mistake of the script that explains it."""
     told = _told(root, run_data)
-    if told == _lower(root.sentence).rstrip("."):
+    if told == lowered(root.sentence).rstrip("."):
         return root
     key = "learning_rate" if _explaining(root, run_data) is None else "mistake"
     return replace(root, key=key, sentence=f"{told[:1].upper()}{told[1:]}.")
@@ -176,7 +176,7 @@ def _explaining(incident: Incident, run_data: RunData) -> AlertEvent | None:
 
 def _told(incident: Incident, run_data: RunData) -> str:
     """The sentence of an incident, with a jump of the learning rate before it; no full stop."""
-    told = _lower(incident.sentence).rstrip(".")
+    told = lowered(incident.sentence).rstrip(".")
     if not incident.numerical:
         return told
     mistake = _explaining(incident, run_data)
@@ -191,7 +191,3 @@ def _told(incident: Incident, run_data: RunData) -> str:
         return f"the learning rate {rates}; {told}"
     rates = f"went from {show(jump[1])} to {show(jump[2])} at step {jump[0]}"
     return f"the learning rate {rates}; {told}"
-
-
-def _lower(sentence: str) -> str:
-    return sentence[:1].lower() + sentence[1:]

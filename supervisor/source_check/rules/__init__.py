@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from supervisor.source_check.rule import Rule
 from supervisor.source_check.rules import (
     accumulation,
     autocast,
@@ -15,6 +14,7 @@ from supervisor.source_check.rules import (
     step_order,
     unstable_maths,
 )
+from supervisor.source_check.source import Rule
 
 ALL_RULES: tuple[Rule, ...] = (
     *half_precision.RULES,

@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from supervisor.source_check.course import course_of
 from supervisor.source_check.events import Event, Moment, training_of
 from supervisor.source_check.operations import without_gradients
-from supervisor.source_check.rule import Rule
 from supervisor.source_check.scope import Scope, dotted, last_name
-from supervisor.source_check.source import Source
+from supervisor.source_check.source import Rule, Source
 from supervisor.source_check.values import definitions, ingredients, sole_origin
 
 

@@ -10,13 +10,13 @@ from supervisor.source_check.events import Moment, training_of
 from supervisor.source_check.operations import (
     LOSSES,
     autocast_switch,
+    keyword_of,
     operation_of,
     operations,
     under_autocast,
 )
-from supervisor.source_check.rule import Rule
 from supervisor.source_check.scope import last_name, place
-from supervisor.source_check.source import Source
+from supervisor.source_check.source import Rule, Source
 from supervisor.source_check.values import definitions, ingredients, sole_origin
 
 _CRITERION = re.compile(r"^(criterion|loss_fn|loss_func|loss_function|crit)\w*$|_(criterion|loss)$")
@@ -84,7 +84,7 @@ def _softmax_by_trust(source: Source) -> Iterator[ast.AST]:
     """Softmax written right into an autocast block, of something not cast to FP32."""
     for operation in operations(source, "softmax", "log_softmax"):
         around = under_autocast(source, operation.call)
-        if around is None or operation.keyword("dtype") is not None:
+        if around is None or keyword_of(operation.call, "dtype") is not None:
             continue
         if operation.operand is None or _is_float(source, operation.operand):
             continue

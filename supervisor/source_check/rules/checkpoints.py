@@ -8,9 +8,8 @@ from collections.abc import Iterator
 
 from supervisor.source_check.events import Moment, training_of
 from supervisor.source_check.operations import is_literal, keyword_of
-from supervisor.source_check.rule import Rule
 from supervisor.source_check.scope import dotted, last_name
-from supervisor.source_check.source import Source
+from supervisor.source_check.source import Rule, Source
 from supervisor.source_check.values import full_name, origins, sole_origin
 
 _PROGRESS = re.compile(
@@ -61,18 +60,14 @@ def _is_state(value: ast.expr) -> bool:
 
 def _states_of(source: Source, kind: str) -> bool:
     """Is ``state_dict()`` of an optimizer, a scheduler or a scaler taken anywhere in the file?"""
-    training = training_of(source)
-    test = {
-        "optimizer": training.is_optimizer,
-        "scheduler": training.is_scheduler,
-        "scaler": training.is_scaler,
-    }[kind]
-    for _, call in source.all(ast.Call):
-        function = call.func
-        is_taken = isinstance(function, ast.Attribute) and function.attr == "state_dict"
-        if isinstance(function, ast.Attribute) and is_taken and test(function.value):
-            return True
-    return False
+    kind_of = training_of(source).kind_of
+    functions = (call.func for _, call in source.all(ast.Call))
+    return any(
+        isinstance(function, ast.Attribute)
+        and function.attr == "state_dict"
+        and kind_of(function.value) == kind
+        for function in functions
+    )
 
 
 def _mentions(entries: dict[str, ast.expr], pattern: str) -> bool:

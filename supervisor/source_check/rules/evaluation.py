@@ -8,9 +8,8 @@ from collections.abc import Iterable, Iterator
 from supervisor.source_check.course import course_of
 from supervisor.source_check.events import Moment
 from supervisor.source_check.operations import without_gradients
-from supervisor.source_check.rule import Rule
 from supervisor.source_check.scope import Scope, dotted, last_name
-from supervisor.source_check.source import Source
+from supervisor.source_check.source import Rule, Source
 
 _GRADIENT_SWITCHES = frozenset(
     {"grad", "no_grad", "inference_mode", "set_grad_enabled", "requires_grad_", "requires_grad"}

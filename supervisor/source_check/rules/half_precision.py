@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import partial
 
 from supervisor.source_check.course import course_of
 from supervisor.source_check.events import Moment, training_of
@@ -15,9 +16,8 @@ from supervisor.source_check.operations import (
     operation_of,
     operations,
 )
-from supervisor.source_check.rule import Rule
 from supervisor.source_check.scope import Scope, dotted
-from supervisor.source_check.source import Source, kept_for_file, kept_meanwhile
+from supervisor.source_check.source import Rule, Source, kept_for_file, kept_meanwhile
 from supervisor.source_check.values import (
     full_name,
     function_behind,
@@ -52,7 +52,7 @@ def _cast_to(source: Source, expression: ast.AST, kinds: frozenset[str]) -> ast.
     return None
 
 
-def _trained_in(source: Source, kinds: frozenset[str]) -> Iterator[ast.AST]:
+def _trained_in(source: Source, *, kinds: frozenset[str]) -> Iterator[ast.AST]:
     """Casts of a model, or of a part of one, whose parameters an optimizer is given."""
     training = training_of(source)
     if next(training.every_event(Moment.BACKWARD), None) is None:
@@ -136,14 +136,6 @@ def _is_stepped(source: Source, scope: Scope, name: str) -> bool:
     return bool(_MODEL.search(name)) and {Moment.BACKWARD, Moment.STEP} <= hooks
 
 
-def _half_model(source: Source) -> Iterator[ast.AST]:
-    yield from _trained_in(source, _FLOAT16)
-
-
-def _bfloat16_model(source: Source) -> Iterator[ast.AST]:
-    yield from _trained_in(source, _BFLOAT16)
-
-
 def _is_low_precision(source: Source, expression: ast.expr | None) -> bool:
     """Is this tensor visibly half-precision, through a cast and operations that keep the type?"""
     found = [
@@ -167,7 +159,7 @@ def _is_half(source: Source, value: ast.expr) -> bool:
             right and _is_number(source, value.left)
         )
     operation = operation_of(source, value)
-    if operation is None or operation.name not in _KEEP_TYPE or operation.keyword("dtype"):
+    if operation is None or operation.name not in _KEEP_TYPE or keyword_of(operation.call, "dtype"):
         return False
     if operation.name == "einsum":
         return any(_is_low_precision(source, each) for each in operation.arguments)
@@ -195,18 +187,15 @@ def _made_half(source: Source, expression: ast.expr) -> bool:
     return makes and dtype is not None and is_torch(source, dtype, *_FLOAT16, *_BFLOAT16)
 
 
-def _half_softmax(source: Source) -> Iterator[ast.AST]:
-    for operation in operations(source, "softmax", "log_softmax"):
-        if operation.keyword("dtype") is None and _is_low_precision(source, operation.operand):
-            yield operation.call
-
-
-def _half_reduction(source: Source) -> Iterator[ast.AST]:
-    names = ("sum", "mean", "var", "std", "cumsum", "prod")
+def _low_precision_operations(source: Source, *, names: tuple[str, ...]) -> Iterator[ast.AST]:
     for operation in operations(source, *names):
-        if operation.keyword("dtype") is None and _is_low_precision(source, operation.operand):
+        dtype = keyword_of(operation.call, "dtype")
+        if dtype is None and _is_low_precision(source, operation.operand):
             yield operation.call
 
+
+_SOFTMAX = ("softmax", "log_softmax")
+_REDUCTIONS = ("sum", "mean", "var", "std", "cumsum", "prod")
 
 RULES = (
     Rule(
@@ -217,7 +206,7 @@ RULES = (
             "small gradients become zero, and a gradient scaler refuses FP16 gradients."
         ),
         fix="Keep the weights in FP32 and run the forward pass under torch.autocast.",
-        find=_half_model,
+        find=partial(_trained_in, kinds=_FLOAT16),
     ),
     Rule(
         name="bfloat16-model-trained",
@@ -227,7 +216,7 @@ RULES = (
             "below 1/256 of a weight is rounded away."
         ),
         fix="Keep the weights in FP32 and run the forward pass under torch.autocast.",
-        find=_bfloat16_model,
+        find=partial(_trained_in, kinds=_BFLOAT16),
     ),
     Rule(
         name="softmax-without-dtype",
@@ -237,7 +226,7 @@ RULES = (
             "digits, and in FP16 those below 6e-8 become 0."
         ),
         fix="Give dtype=torch.float32 and cast the result back if need be.",
-        find=_half_softmax,
+        find=partial(_low_precision_operations, names=_SOFTMAX),
     ),
     Rule(
         name="low-precision-reduction",
@@ -247,6 +236,6 @@ RULES = (
             "and keeps two digits in BF16."
         ),
         fix="Give dtype=torch.float32, or reduce x.float().",
-        find=_half_reduction,
+        find=partial(_low_precision_operations, names=_REDUCTIONS),
     ),
 )

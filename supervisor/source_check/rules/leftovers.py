@@ -7,9 +7,8 @@ from collections.abc import Iterator
 
 from supervisor.source_check.events import Moment, training_of
 from supervisor.source_check.operations import is_literal, keyword_of
-from supervisor.source_check.rule import Rule
 from supervisor.source_check.scope import Scope, dotted, last_name
-from supervisor.source_check.source import Source
+from supervisor.source_check.source import Rule, Source
 from supervisor.source_check.values import full_name, is_torch
 
 

@@ -4,30 +4,21 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import partial
 
 from supervisor.source_check.operations import operation_behind, operations
-from supervisor.source_check.rule import Rule
-from supervisor.source_check.source import Source
+from supervisor.source_check.source import Rule, Source
 
 
-def _losses_of(source: Source, loss: str, *activations: str) -> Iterator[ast.AST]:
+def _losses_of(source: Source, *, loss: str, activations: frozenset[str]) -> Iterator[ast.AST]:
     for operation in operations(source, loss):
         given = operation_behind(source, operation.operand)
         if given is not None and given.name in activations:
             yield operation.call
 
 
-def _softmax_twice(source: Source) -> Iterator[ast.AST]:
-    yield from _losses_of(source, "cross_entropy", "softmax")
-
-
-def _sigmoid_twice(source: Source) -> Iterator[ast.AST]:
-    yield from _losses_of(source, "binary_cross_entropy_with_logits", "sigmoid", "softmax")
-
-
-def _no_logarithm(source: Source) -> Iterator[ast.AST]:
-    yield from _losses_of(source, "nll_loss", "softmax")
-
+_SOFTMAX = frozenset({"softmax"})
+_ANY = frozenset({"sigmoid", "softmax"})
 
 RULES = (
     Rule(
@@ -38,7 +29,7 @@ RULES = (
             "near zero, gradients shrink, and training stalls early."
         ),
         fix="Pass the logits.",
-        find=_softmax_twice,
+        find=partial(_losses_of, loss="cross_entropy", activations=_SOFTMAX),
     ),
     Rule(
         name="sigmoid-before-bce-with-logits",
@@ -48,7 +39,7 @@ RULES = (
             "the loss never comes near zero, and gradients shrink."
         ),
         fix="Pass the logits.",
-        find=_sigmoid_twice,
+        find=partial(_losses_of, loss="binary_cross_entropy_with_logits", activations=_ANY),
     ),
     Rule(
         name="nll-without-log",
@@ -58,6 +49,6 @@ RULES = (
             "minimum is -1, not 0."
         ),
         fix="Use log_softmax, or cross_entropy on the logits.",
-        find=_no_logarithm,
+        find=partial(_losses_of, loss="nll_loss", activations=_SOFTMAX),
     ),
 )

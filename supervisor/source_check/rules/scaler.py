@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from supervisor.source_check.course import calling, course_of
 from supervisor.source_check.events import Moment, training_of
 from supervisor.source_check.operations import keyword_of
-from supervisor.source_check.rule import Rule
 from supervisor.source_check.scope import Scope, dotted
-from supervisor.source_check.source import Source, contradicts
+from supervisor.source_check.source import Rule, Source, contradicts
 from supervisor.source_check.values import is_torch
 
 

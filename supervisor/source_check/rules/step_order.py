@@ -8,9 +8,8 @@ from collections.abc import Iterator
 
 from supervisor.source_check.course import course_of
 from supervisor.source_check.events import Event, Moment
-from supervisor.source_check.rule import Rule
 from supervisor.source_check.scope import Scope, dotted, last_name
-from supervisor.source_check.source import Source
+from supervisor.source_check.source import Rule, Source
 
 _PROGRESS = re.compile(r"epoch|step|iter|\b(i|idx)\b", re.IGNORECASE)
 """In a condition: after the first pass, ``if epoch > 0``, the schedule may come first."""

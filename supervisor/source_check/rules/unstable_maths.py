@@ -17,9 +17,8 @@ from supervisor.source_check.operations import (
     operations,
     value_behind,
 )
-from supervisor.source_check.rule import Rule
 from supervisor.source_check.scope import dotted, last_name
-from supervisor.source_check.source import Source, kept_meanwhile
+from supervisor.source_check.source import Rule, Source, kept_meanwhile
 from supervisor.source_check.values import full_name, ingredients, origins
 
 _TO_PROBABILITIES = frozenset({"softmax", "sigmoid"})

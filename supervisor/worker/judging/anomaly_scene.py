@@ -12,9 +12,11 @@ import numpy as np
 import torch
 
 from supervisor.detectors.base import Detector
-from supervisor.detectors.base.signal_anomaly import SignalAnomalyDetector
-from supervisor.detectors.gradients.gradient_anomaly import GradientAnomalyDetector
-from supervisor.detectors.loss.loss_anomaly import LossAnomalyDetector
+from supervisor.detectors.base.signal_anomaly import (
+    GradientAnomalyDetector,
+    LossAnomalyDetector,
+    SignalAnomalyDetector,
+)
 from supervisor.detectors.statistics.robust_window import RobustWindow
 from supervisor.errors import UsageError, pass_on
 from supervisor.events.step_events import BatchCaptured

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from supervisor.config import load_policy
-from supervisor.detectors.loss.constant_loss import ConstantLossDetector
+from supervisor.detectors.loss import ConstantLossDetector
 from supervisor.pipeline import Pipeline
 from supervisor.records import Alert, Severity, StepRecord
 from supervisor.settings import RunSettings

@@ -4,7 +4,7 @@ import random
 import subprocess
 import sys
 
-from supervisor.detectors.objective.reward_drift import RewardDriftDetector
+from supervisor.detectors.rewards import RewardDriftDetector
 from supervisor.records import Alert, StepRecord
 
 
@@ -36,7 +36,7 @@ def test_a_mean_that_a_few_rewards_carry_is_no_other_distribution() -> None:
 def test_scipy_is_imported_for_rewards_that_moved_only() -> None:
     program = (
         "import sys\n"
-        "from supervisor.detectors.objective.reward_drift import RewardDriftDetector\n"
+        "from supervisor.detectors.rewards import RewardDriftDetector\n"
         "from supervisor.records import StepRecord\n"
         "detector = RewardDriftDetector()\n"
         "for step in range(300):\n"

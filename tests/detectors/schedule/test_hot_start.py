@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from supervisor.config import load_policy
-from supervisor.detectors.schedule.hot_start import HotStartDetector
+from supervisor.detectors.schedule import HotStartDetector
 from supervisor.pipeline import Pipeline
 from supervisor.records import Alert, StepRecord
 from supervisor.settings import RunSettings

@@ -8,7 +8,7 @@ import math
 import pytest
 
 from supervisor.config import load_policy
-from supervisor.detectors.objective.other_data import OtherDataDetector
+from supervisor.detectors.objective import OtherDataDetector
 from supervisor.detectors.statistics.changes import (
     OTHER_SHAPE,
     REST,

@@ -51,12 +51,3 @@ def test_a_noisy_start_is_forgotten() -> None:
             assert scale.floor > 0.4
 
     assert scale.floor < 0.2
-
-
-def test_a_state_of_an_older_version_is_readable() -> None:
-    scale = RunScale()
-
-    scale.load_state_dict({"first": [2.0] * 20})
-
-    assert scale.level == 2.0
-    assert scale.floor == SHARE * 2.0

@@ -89,7 +89,7 @@ def test_a_window_ignores_what_is_not_finite() -> None:
 
 
 def test_a_reference_is_not_bent_by_outliers_but_adopts_a_level_that_stays() -> None:
-    reference = Reference(size=20, lag=0, adopt_after=30)
+    reference = Reference(size=20, lag=0, floor=0.02, adopt_after=30)
     for index in range(100):
         reference.push(1.0 + 0.01 * (index % 3))
 
@@ -104,7 +104,7 @@ def test_a_reference_is_not_bent_by_outliers_but_adopts_a_level_that_stays() -> 
 
 
 def test_a_reference_ends_a_few_values_ago() -> None:
-    reference = Reference(lag=3)
+    reference = Reference(lag=3, floor=0.02)
 
     for value in range(5):
         reference.push(float(value))

@@ -1,11 +1,13 @@
-"""Gradients that explode, vanish, or vary too much, by fixed lines."""
+"""Gradients and updates that are too large, too small or too uneven, by fixed lines."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from supervisor.codes import Subject
 from supervisor.detectors.base import Detector
+from supervisor.detectors.base.observed_line import MIN_LOOKS, ObservedLineDetector
 from supervisor.detectors.statistics.robust_window import RobustWindow
 from supervisor.records import Alert, Cause, Severity, StepRecord
 
@@ -13,6 +15,7 @@ WORSE = 10.0
 """A finding is reported again only when it has grown by this factor."""
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class GradientHealthDetector(Detector):
     """Absolute lines on the gradient norm; it only reports, for what is large depends on the model.
 
@@ -32,21 +35,11 @@ class GradientHealthDetector(Detector):
     name = "gradient_health"
     _state = ("_window", "_state_now", "_count", "_told", "_absent")
 
-    def __init__(
-        self,
-        *,
-        explode_above: float = 10.0,
-        vanish_below: float = 1e-6,
-        variance_factor: float = 2.0,
-        window: int = 100,
-        patience: int = 5,
-    ) -> None:
-        self.explode_above = explode_above
-        self.vanish_below = vanish_below
-        self.variance_factor = variance_factor
-        self.window = window
-        self.patience = patience
-        self._begin()
+    explode_above: float = 10.0
+    vanish_below: float = 1e-6
+    variance_factor: float = 2.0
+    window: int = 100
+    patience: int = 5
 
     def _begin(self) -> None:
         self._window = RobustWindow(self.window)
@@ -137,4 +130,107 @@ class GradientHealthDetector(Detector):
             subject=Subject.GRADIENT,
             value=norm,
             threshold=threshold,
+        )
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class LayerGradientDetector(ObservedLineDetector):
+    """Largest gradient norm of one layer, before clipping, from the looks (``layer_gradient_max``).
+
+    What is large depends on the loss, so the norm must also exceed what is usual in this run, once
+    that is known.
+
+    Args:
+        line: norm above which a layer's gradient explodes; ten times the line of `gradient_health`,
+            which is to report first.
+        over_usual: multiple of the highest of the last `window` looks that were below the line.
+        window: looks kept.
+        patience: looks in a row; one bad batch is over at the next.
+    """
+
+    name = "layer_gradient"
+    key = "layer_gradient_max"
+    severity = Severity.MEDIUM
+    category = "gradient"
+    kind = "layer_gradient_explosion"
+    cause = Cause.DIVERGENCE
+    _state = (*ObservedLineDetector._state, "_usual")
+
+    line: float = 100.0
+    over_usual: float = 10.0
+    window: int = 100
+    patience: int = 2
+
+    def _begin(self) -> None:
+        super()._begin()
+        self._usual = RobustWindow(self.window)
+
+    def forget_levels(self) -> None:
+        """Forgets what is usual: other data have other gradients."""
+        self.reset()
+
+    def closeness(self, value: float) -> float:
+        usual = self._usual
+        line = self.line
+        if len(usual) >= MIN_LOOKS:
+            line = max(line, self.over_usual * usual.highest)
+        closeness = value / line
+        if closeness < 1.0 or len(usual) < MIN_LOOKS:
+            usual.add(value)
+        return closeness
+
+    def message(self, value: float) -> str:
+        return (
+            f"the gradient norm of one layer is {value:.4g} (line {self.line:g}); look at what "
+            "feeds it, clip, or lower the learning rate"
+        )
+
+
+SMALL = 0.02
+"""Smaller updates are never a leap: fine-tuning begins with hardly any."""
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class UpdateRatioDetector(ObservedLineDetector):
+    """Largest ||change|| / ||weight|| of a layer, from the looks (``update_ratio``).
+
+    Healthy updates are around 0.01 in small models and 0.001 in large ones. Trouble is an update
+    that leaps beyond all earlier ones of the run, or that is half of the weight.
+
+    Args:
+        line: ratio; the highest in a healthy run of benchmarks/corpus is 0.38.
+        leap: multiple of the highest earlier ratio, from the 20th look on.
+        patience: looks in a row; single large updates occur when a layer begins to learn.
+    """
+
+    name = "update_ratio"
+    key = "update_ratio"
+    severity = Severity.MEDIUM
+    category = "gradient"
+    kind = "update_too_large"
+    cause = Cause.LEARNING_RATE
+    _state = (*ObservedLineDetector._state, "_highest", "_looks")
+
+    line: float = 0.5
+    leap: float = 3.0
+    patience: int = 2
+
+    def _begin(self) -> None:
+        super()._begin()
+        self._highest = 0.0
+        self._looks = 0
+
+    def closeness(self, value: float) -> float:
+        self._looks += 1
+        line = self.line
+        if self._looks > MIN_LOOKS:
+            line = min(line, max(self.leap * self._highest, SMALL))
+        if value < line:
+            self._highest = max(self._highest, value)
+        return value / line
+
+    def message(self, value: float) -> str:
+        return (
+            f"one update changes a layer by {value:.0%} of its weight; the learning rate "
+            "is too high for it, or its gradient has no bound"
         )

@@ -1,12 +1,70 @@
-"""A latent-variable model that stops using its latent variables."""
+"""Latent variables that are no longer used, and inputs that are not what they were."""
 
 from __future__ import annotations
 
 import math
 from collections import deque
+from dataclasses import dataclass
+from statistics import linear_regression
 
 from supervisor.detectors.base import Detector
+from supervisor.detectors.statistics.changes import IN_RANGE, SCALE, SHIFT, OtherData
 from supervisor.records import Alert, Cause, Severity, StepRecord
+
+
+class OtherDataDetector(Detector):
+    """Batches of another distribution (``input_shift``), where the loss rises with them.
+
+    One whose numbers have another spread (``input_scale``) is told at once: it is not normalised as
+    the others are, or carries nothing. Other data within the usual range are told when a second
+    batch has shown that they stay.
+    """
+
+    name = "other_data"
+    observed_only = True
+    _state = ("_judge",)
+
+    def __init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
+        self._judge = OtherData()
+
+    def forget_levels(self) -> None:
+        """What it adopts is announced in the same step; its lines do not depend on levels."""
+
+    def update(self, record: StepRecord) -> Alert | None:
+        adopted = self._judge.update(record)
+        shift = record.observed.get(SHIFT, 0.0)
+        self.score = float(self._judge.waits)
+        scale = record.observed.get(SCALE, 1.0)
+        if adopted:
+            return self.alert(
+                record,
+                severity=Severity.MEDIUM,
+                category="data",
+                kind="other_data",
+                cause=Cause.OTHER,
+                message=adopted,
+                value=shift,
+                threshold=1.0,
+            )
+        if shift < 1.0 or 1.0 / IN_RANGE <= scale <= IN_RANGE:
+            return None
+        return self.alert(
+            record,
+            severity=Severity.HIGH,
+            category="data",
+            kind="inputs_out_of_range",
+            cause=Cause.OTHER,
+            message=(
+                f"the numbers of this batch spread {scale:.3g} times as far as usual, and the loss "
+                "rises with them; look at what normalises or decodes the samples"
+            ),
+            value=scale,
+            threshold=IN_RANGE,
+        )
+
 
 LEVELS = ("", "yellow", "orange", "red")
 
@@ -19,6 +77,7 @@ EXPECTED_WITHIN = 200
 """Steps; only where steps take a millisecond are looks inside the model rarer."""
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class PosteriorCollapseDetector(Detector):
     """Counts indicators of posterior collapse among the observed values.
 
@@ -57,33 +116,17 @@ class PosteriorCollapseDetector(Detector):
         "_missed",
     )
 
-    def __init__(
-        self,
-        *,
-        kl_below: float = 0.01,
-        kl_share_below: float = 0.2,
-        variance_below: float = 0.1,
-        active_below: float = 0.1,
-        recon_slope_above: float = 0.001,
-        window: int = 50,
-        every: int = 0,
-        confirm: int = 3,
-        patience: int = 200,
-        warmup_steps: int = 100,
-        expected: bool = False,
-    ) -> None:
-        self.kl_below = kl_below
-        self.kl_share_below = kl_share_below
-        self.variance_below = variance_below
-        self.active_below = active_below
-        self.recon_slope_above = recon_slope_above
-        self.window = window
-        self.every = every
-        self.confirm = confirm
-        self.patience = patience
-        self.warmup_steps = warmup_steps
-        self.expected = expected
-        self._begin()
+    kl_below: float = 0.01
+    kl_share_below: float = 0.2
+    variance_below: float = 0.1
+    active_below: float = 0.1
+    recon_slope_above: float = 0.001
+    window: int = 50
+    every: int = 0
+    confirm: int = 3
+    patience: int = 200
+    warmup_steps: int = 100
+    expected: bool = False
 
     def _begin(self) -> None:
         self._recon: deque[float] = deque(maxlen=self.window)
@@ -198,13 +241,9 @@ class PosteriorCollapseDetector(Detector):
 
     def _slope(self) -> float:
         """Least-squares slope of the reconstruction loss per step; 0 while the window fills."""
-        count = len(self._recon)
-        if count < self.window or count < 2:
+        if len(self._recon) < self.window or self._steps[0] == self._steps[-1]:
             return 0.0
-        middle = math.fsum(self._steps) / count
-        spread = math.fsum((step - middle) ** 2 for step in self._steps)
-        pairs = zip(self._steps, self._recon, strict=True)
-        return math.fsum((s - middle) * value for s, value in pairs) / spread if spread else 0.0
+        return linear_regression(self._steps, self._recon).slope
 
     def _report(self, record: StepRecord, level: int, found: dict[str, float], stop: bool) -> Alert:
         shown = ", ".join(f"{name} {value:.4g}" for name, value in found.items())

@@ -1,1 +1,0 @@
-"""Detectors of gradients and of the updates made of them."""

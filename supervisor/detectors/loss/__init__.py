@@ -1,1 +1,0 @@
-"""Detectors of the loss: leaps, rises, plateaus."""

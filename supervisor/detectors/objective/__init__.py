@@ -1,1 +1,0 @@
-"""Detectors of the objective: latent variables and rewards."""

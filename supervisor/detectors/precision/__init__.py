@@ -1,1 +1,0 @@
-"""Detectors of values that half precision cannot represent."""

@@ -1,1 +1,0 @@
-"""Detectors of changes by the script: learning rate and batch size."""
