@@ -1,9 +1,8 @@
-"""Random kills of ranks with `restart.healing=on`: are the weights those of an undisturbed
-training?
+"""Random kills of ranks with `restart.healing=on`: are the weights those of an undisturbed run?
 
-``python -m benchmarks.healing [--kinds ddp fsdp2 zero1 groups] [--runs 2] [--kills 4] [--ranks
-2]``: for each kind one training without supervision of kills, then `runs` with `kills` random kills
-each, at random ranks, steps and places within a step. Prints a table, and JSON with ``--json``.
+``python -m benchmarks.healing [--kinds ddp fsdp2 zero1 groups] [--runs 2] [--kills 4]``: for each
+kind one training without kills, then `runs` with `kills` random kills each, at random ranks, steps
+and places within a step. Prints a table, and JSON with ``--json``.
 """
 
 from __future__ import annotations
@@ -32,9 +31,12 @@ def here(step, place):
             os.kill(os.getpid(), 9)
 torch.manual_seed(rank)
 draw = torch.Generator().manual_seed(100 + rank)
-model = nn.Sequential(nn.Linear(64, 256), nn.LayerNorm(256), nn.ReLU(), nn.Dropout(0.1),
-nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 8)) groups = [dist.new_group([0, 1]),
-dist.new_group(list(range(world)))] if kind == "groups" else [None] if kind == "fsdp2":
+layers = [nn.Linear(64, 256), nn.LayerNorm(256), nn.ReLU(), nn.Dropout(0.1)]
+model = nn.Sequential(*layers, nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 8))
+groups = [None]
+if kind == "groups":
+    groups = [dist.new_group([0, 1]), dist.new_group(list(range(world)))]
+if kind == "fsdp2":
     from torch.distributed.fsdp import fully_shard
     for part in (model[0], model[4], model): fully_shard(part)
 else:
@@ -61,11 +63,15 @@ for step in range(60):
             dist.all_reduce(mean, group=group)
     losses.append(mean.item())
     time.sleep(0.02)
-held = [*model.state_dict().values(), *(v for s in optimizer.state.values() for v in s.values() if
-torch.is_tensor(v))] whole = b"".join((t.to_local() if hasattr(t, "to_local") else
-t).detach().numpy().tobytes() for t in held) told = [os.getpid(),
-hashlib.sha256(whole).hexdigest()[:12], hashlib.sha256(repr(losses).encode()).hexdigest()[:12]] with
-open(f"{os.environ['FLAGS']}/out_{rank}", "w") as file: file.write(json.dumps(told)) dist.barrier()
+states = [v for s in optimizer.state.values() for v in s.values() if torch.is_tensor(v)]
+def digest(data):
+    return hashlib.sha256(data).hexdigest()[:12]
+held = [t.to_local() if hasattr(t, "to_local") else t for t in model.state_dict().values()]
+held += [t.to_local() if hasattr(t, "to_local") else t for t in states]
+weights = b"".join(t.detach().numpy().tobytes() for t in held)
+with open(f"{os.environ['FLAGS']}/out_{rank}", "w") as file:
+    json.dump([os.getpid(), digest(weights), digest(repr(losses).encode())], file)
+dist.barrier()
 """
 PLACES = ("begin", "forward", "backward", "update")
 BACK = re.compile(r"rank \d+ is back after ([\d.]+) s")

@@ -252,8 +252,7 @@ class BuiltWorker(WorkerContext):
         self.compute = ComputeCheck(registry, may_replace=self.may_change)
         saving = (SnapshotListener.name, CheckpointListener.name, ExitCheckpoint.name)
         self.only_watching = OnlyWatching(self, self.snapshots, saving)
-        only_watch = self.only_watching.start
-        self.ranks = RankContext.of(self, self.exchanges, self.memory, only_watch)
+        self.ranks = RankContext.of(self, self.exchanges, self.memory, self.only_watching.start)
 
     def _sync(self) -> None:
         """Before a checkpoint is published: what a replay to it will read."""
@@ -336,10 +335,8 @@ class BuiltWorker(WorkerContext):
         checkpoints = CheckpointListener(self, checkpointer, self.capture, times)
         of_rank = RankMemory(self.kept, self.place, self.memory) if self.kept else None
         healing = LiveHealing(self, self.ranks, self.exchanges, self.snapshots.clear)
-        wants_state = healing.follow(of_rank)
-        self.exit_checkpoint = ExitCheckpoint(
-            self, self.capture, checkpointer, of_rank, wants_state
-        )
+        soon = healing.follow(of_rank)
+        self.exit_checkpoint = ExitCheckpoint(self, self.capture, checkpointer, of_rank, soon)
         is_retry = self.order.retry_until is not None
         found: list[Part] = [
             *(self.whole, times, FirstVariables(self.held), self.loading, self.files),

@@ -21,6 +21,7 @@ from supervisor.storage.run.healing_memory import BEGINNING, HealingBoard
 from supervisor.worker.core.call_state import CallState
 from supervisor.worker.core.process_signs import SHORT, ExitRequest
 from supervisor.worker.healing.collectives_log import CollectivesLog, Entry, checksum_of
+from supervisor.worker.healing.functional import bypassed
 from supervisor.worker.healing.links import Gloo, Links, is_agents_store
 from supervisor.worker.healing.operations import NAMESPACE, Call, fill
 
@@ -188,6 +189,8 @@ class Collectives:
     def _handle(self, call: Call, group: Any, name: str) -> Any:
         if call.name not in _SENDS:
             self.called[name] = self.called.get(name, 0) + 1
+        if bypassed(group):
+            self.object_to("collectives within torch.inference_mode, or of a kind that is not kept")
         if call.operation is None or not call.is_plain:
             return self._passed_on(call, group)
         began_s = time.perf_counter()

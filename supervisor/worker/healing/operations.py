@@ -17,7 +17,7 @@ NAMESPACE, KEY = "c10d", "AutogradCPU"
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class KeptOperation:
     """Where the tensors of an operation of ``c10d`` are among its arguments.
 
     Attributes:
@@ -32,16 +32,16 @@ class Operation:
 
 
 KEPT = {
-    "allreduce_": Operation(0, 0),
-    "allreduce_coalesced_": Operation(0, 0),
-    "broadcast_": Operation(0, 0, is_of_all=False),
-    "allgather_": Operation(1, 0),
-    "_allgather_base_": Operation(1, 0),
-    "allgather_into_tensor_coalesced_": Operation(1, 0),
-    "reduce_scatter_": Operation(1, 0),
-    "_reduce_scatter_base_": Operation(1, 0),
-    "reduce_scatter_tensor_coalesced_": Operation(1, 0),
-    "barrier": Operation(None, None),
+    "allreduce_": KeptOperation(0, 0),
+    "allreduce_coalesced_": KeptOperation(0, 0),
+    "broadcast_": KeptOperation(0, 0, is_of_all=False),
+    "allgather_": KeptOperation(1, 0),
+    "_allgather_base_": KeptOperation(1, 0),
+    "allgather_into_tensor_coalesced_": KeptOperation(1, 0),
+    "reduce_scatter_": KeptOperation(1, 0),
+    "_reduce_scatter_base_": KeptOperation(1, 0),
+    "reduce_scatter_tensor_coalesced_": KeptOperation(1, 0),
+    "barrier": KeptOperation(None, None),
 }
 """Name → where its tensors are."""
 

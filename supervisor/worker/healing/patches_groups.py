@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from supervisor.unwarned import unwarned
+from supervisor.worker.healing import functional
 from supervisor.worker.healing.links import Gloo
 from supervisor.worker.healing.operations import KEPT, KEY, NAMESPACE, OTHERS, Call
 
@@ -46,6 +47,8 @@ def route_collectives(handle: Callable[[Call], Any]) -> bool:
     def override() -> None:
         for name in (*KEPT, *OTHERS):
             _LIBRARY.impl(name, _handler(handle, name), KEY, allow_override=True)
+        for name, made in functional.operations().items():
+            _FUNCTIONAL.impl(name, made, functional.KEY, allow_override=True)
 
     unwarned(override, UserWarning)  # that it overrides
     return True
@@ -58,5 +61,6 @@ def _handler(handle: Callable[[Call], Any], name: str) -> Callable[..., Any]:
     return made
 
 
+_FUNCTIONAL: Any = torch.library.Library(functional.NAMESPACE, "IMPL")
 _LIBRARY: Any = torch.library.Library(NAMESPACE, "IMPL")
 """What it holds is gone when it is freed."""

@@ -22,8 +22,13 @@ WORLD = "world"
 class Group:
     group_name = WORLD
 
+    own_collectives = 0
+
     def size(self) -> int:
         return 2
+
+    def _get_sequence_number_for_group(self) -> int:
+        return self.own_collectives
 
 
 class FakeCall:
@@ -212,6 +217,21 @@ def test_nothing_is_answered_without_a_log_behind_the_state(memory: HealingMemor
         collectives.catch_up(7, {WORLD: 1})
 
     assert "nothing was kept behind step 7" in ended.value.reason
+
+
+def test_what_a_group_of_the_script_has_exchanged_itself_is_objected_to(
+    memory: HealingMemory,
+) -> None:
+    collectives = collectives_in(memory, FakeLinks())
+    handled(collectives, FakeCall(2.0))
+    before = HealingBoard(memory.places["board"]).objection_of(0)
+    call = FakeCall(2.0)
+    call.group.own_collectives = 1
+
+    handled(collectives, call)
+
+    assert not before
+    assert "inference_mode" in HealingBoard(memory.places["board"]).objection_of(0)
 
 
 def test_an_operation_that_is_not_kept_is_objected_to(memory: HealingMemory) -> None:
