@@ -107,8 +107,8 @@ LOOPS = {
     "permutation of NumPy": """
         $permuting = np.random.default_rng(2)
         for $epoch in range(4):
-            for rows in $permuting.permutation(len(X)).reshape(-1, 8):
-                x, y = X[rows], Y[rows]
+            for chosen in $permuting.permutation(len(X)).reshape(-1, 8):
+                x, y = X[chosen], Y[chosen]
                 STEP
                 if $stop: break
             EPOCH

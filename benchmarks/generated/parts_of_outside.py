@@ -89,18 +89,18 @@ PARTS = (
         name="rows of a database",
         top="import sqlite3",
         setup="""
-            $rows = sqlite3.connect("rows.db"); $row = None
-            $rows.execute("create table if not exists seen(id integer primary key, step, loss)")
+            $database = sqlite3.connect("rows.db"); $row = None
+            $database.execute("create table if not exists seen(id integer primary key, step, loss)")
         """,
         after="""
-            $row = $rows.execute("insert into seen(step, loss) values(?, ?)", ($step, loss.item())).lastrowid
-            if $step % 3 == 0: $rows.commit(); moment("committed")
+            $row = $database.execute("insert into seen(step, loss) values(?, ?)", ($step, loss.item())).lastrowid
+            if $step % 3 == 0: $database.commit(); moment("committed")
         """,
         end="""
-            $rows.commit()
-            pathlib.Path("rows.txt").write_text(repr($rows.execute("select * from seen").fetchall()))
-            print("last row", $row, $rows.execute("pragma integrity_check").fetchall())
-            $rows.close(); os.remove("rows.db"); $rows = None
+            $database.commit()
+            pathlib.Path("rows.txt").write_text(repr($database.execute("select * from seen").fetchall()))
+            print("last row", $row, $database.execute("pragma integrity_check").fetchall())
+            $database.close(); os.remove("rows.db"); $database = None
         """,
     ),
     Part(
