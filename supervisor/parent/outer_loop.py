@@ -18,7 +18,7 @@ from supervisor.parent.process.launch import LaunchSpec
 from supervisor.parent.process.side_processes import LivePictures, StepLogProcess, start_step_log
 from supervisor.parent.process.signals import SignalInbox
 from supervisor.parent.restarts import starting_point
-from supervisor.parent.restarts.exits import ProcessEnding, judge_group
+from supervisor.parent.restarts.exits import ProcessEnding, judge_group, with_device_findings
 from supervisor.parent.restarts.failures_seen import failures_seen
 from supervisor.parent.restarts.restart_policy import (
     START,
@@ -228,9 +228,12 @@ class OuterLoop:
     def _attempt(self, order: WorkerOrder) -> WorkerExit:
         self.run_log.begin_attempt(order)
         self.replica.restart(group_history(self.rundir, self._ranks, order.checkpoint_step))
+        self.context.devices.begin_attempt()
         endings = Attempt(self.context, order.attempt, self._ranks, order.checkpoint_step).run()
         self._undo_unfinished_replay()
         worker_exit = judge_group(endings)
+        if worker_exit.cause not in _MEANT:
+            worker_exit = with_device_findings(worker_exit, self.context.devices.findings())
         self._last_exit = worker_exit
         last_step = -1 if worker_exit.last_step is None else worker_exit.last_step
         self._furthest = max(self._furthest, last_step)

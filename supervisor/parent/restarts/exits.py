@@ -16,6 +16,7 @@ from supervisor.codes import ExitSign, OutsideCause
 from supervisor.parent.process.signals import ANNOUNCING
 from supervisor.parent.restarts import failure_signs
 from supervisor.parent.watching.collective_records import SilentRank, find_hanging_rank
+from supervisor.parent.watching.device_watch import DeviceFindings
 from supervisor.ranks import FIRST_RANK
 from supervisor.records import ExitCause, WorkerExit
 from supervisor.storage.run.exit_notes import ExitNote, bytes_asked_for, sign_of
@@ -30,6 +31,7 @@ OUTSIDE = {
     OutsideCause.CONNECTION: "a connection failed",
     OutsideCause.TIMEOUT: "a time limit passed",
     OutsideCause.SIGNAL: "a process of the script's was ended",
+    OutsideCause.DEVICE: "NVML tells of a failing device",
     OutsideCause.UNSEEN: "no exception was seen",
 }
 
@@ -429,6 +431,19 @@ _RULES: tuple[Callable[[ProcessEnding], WorkerExit | None], ...] = (
     _silent_zero,
     _unexplained,
 )
+
+
+def with_device_findings(worker_exit: WorkerExit, found: DeviceFindings) -> WorkerExit:
+    """Adds what NVML has seen meanwhile. Only a death, a hang or an error of the device, with
+    a fault of the hardware beside it, is laid to the hardware."""
+    seen = replace(worker_exit, evidence=(*worker_exit.evidence, *found.sentences))
+    is_of_device = worker_exit.cause in (ExitCause.KILLED, ExitCause.HANG) or any(
+        map(failure_signs.is_of_device, worker_exit.evidence)
+    )
+    if not found.faults or not is_of_device:
+        return seen
+    sign = worker_exit.sign or ExitSign.FAILING_DEVICE
+    return replace(seen, sign=sign, outside=OutsideCause.DEVICE, device=found.faults[0].device)
 
 
 def signal_name(signum: int) -> str:

@@ -150,6 +150,11 @@ def outside_fault(message: str) -> str:
     return next((words for words, sign in _OUTSIDE if sign.search(message)), "")
 
 
+def is_of_device(message: str) -> bool:
+    """Returns whether CUDA, one of its libraries or NCCL raised it; that alone says not why."""
+    return bool(re.search(r"\bCUDA\b|CUBLAS_|CUDNN_|CUFFT_|NCCL|AcceleratorError", message))
+
+
 def is_vain_wait(message: str) -> bool:
     """Returns whether it tells of a time limit for other ranks, which did not come."""
     return bool(re.search(_TIMED_OUT, message, re.IGNORECASE))
