@@ -13,7 +13,9 @@ $(BIN)/supervisor: pyproject.toml constraints.txt
 demo: $(BIN)/supervisor
 	$(BIN)/python examples/demo.py
 
+# The last line says what only a device could show.
 test: lint types unit
+	@$(BIN)/python -m benchmarks.gpu --dry
 
 lint: $(BIN)/supervisor
 	$(BIN)/ruff check .

@@ -165,6 +165,8 @@ class OutsideCause(str, enum.Enum):
     CONNECTION = "connection"
     TIMEOUT = "timeout"
     SIGNAL = "signal"
+    DEVICE = "device"
+    """NVML has seen its hardware fail."""
     UNSEEN = "unseen"
     """No exception was seen."""
 
@@ -183,6 +185,8 @@ class ExitSign(str, enum.Enum):
     MISTAKE = "mistake"
     """A silent mistake of the script was told, and ``mistakes.stop`` is on."""
     LOADER_DIED = "loader_died"
+    FAILING_DEVICE = "failing_device"
+    """NVML has seen the hardware of a device fail, and the end looks like it."""
     SUPERVISOR_DIED = "supervisor_died"
     """And the worker with it."""
     NO_SPACE = "no_space"

@@ -216,7 +216,8 @@ class WorkerExit:
     microbatches. `offers_checkpointing` says that a model can compute its activations again.
     `sign` is what else is known of the end; `asked_bytes` how much memory was asked for at once;
     `rank` which of several ranks began it, `following` those whose errors tell of it; `outside` why
-    the data are not to blame, if not they; `stopped_by` the signal by which it was interrupted.
+    the data are not to blame, if not they; `stopped_by` the signal by which it was interrupted;
+    `device` the one whose hardware failed.
     """
 
     cause: ExitCause
@@ -233,6 +234,7 @@ class WorkerExit:
     following: tuple[int, ...] = ()
     outside: OutsideCause | None = None
     stopped_by: int | None = None
+    device: str | None = None
 
 
 REPLAY = "replay"

@@ -12,6 +12,7 @@ PACKAGE = Path(__file__).parents[1] / "supervisor"
 
 FLOORS: dict[str, int] = {
     "codes": 1,
+    "device_health": 1,
     "held_memory": 1,
     "records": 1,
     "events": 1,

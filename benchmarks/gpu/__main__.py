@@ -40,6 +40,11 @@ def rows_of(name: str, place: Place | None) -> Iterator[Row]:
         yield Row(what=name, found=f"FAILED: {type(error).__name__}: {error}", good=False)
 
 
+def not_run(points: int) -> str:
+    why = "`make gpu` runs them" if torch.cuda.is_available() else "no device"
+    return f"{points} GPU points not run: {why}"
+
+
 def described(device: str) -> dict[str, str]:
     """The card, the driver and torch."""
     found = {"torch": torch.__version__, "python": sys.version.split()[0], "card": "none"}
@@ -60,11 +65,15 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--jobs", type=int, default=min(8, os.cpu_count() or 1))
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--dry", action="store_true", help="run none, and say how many are not")
     parser.add_argument("--keep", type=Path, help="folder for the runs; must not exist")
     options = parser.parse_args()
     for name in options.points:
         if name not in POINTS:
             parser.error(f"{name}: unknown point; choose from {', '.join(POINTS)}")
+    if options.dry:
+        print(not_run(len(options.points or POINTS)))
+        return 0
     has_device = options.device == "cpu" or torch.cuda.is_available()
     done: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
@@ -83,7 +92,7 @@ def main() -> int:
     told = [row for point in done for row in point["rows"]]
     unrun = sum(row["found"] == NO_DEVICE for row in told)
     if unrun:
-        print(f"{unrun} GPU points not run: no device")
+        print(not_run(unrun))
     return any(row["good"] is False for row in told)
 
 

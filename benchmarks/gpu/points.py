@@ -19,6 +19,9 @@ import torch
 from benchmarks.gpu.runs import SUPERVISOR, Ended, differences, run
 from benchmarks.gpu.trainings import FAULT_AT, KINDS, NEEDS_CUDA
 from benchmarks.gpu.waits import KINDS as WAITING_KINDS
+from supervisor.device_health import Nvml
+from supervisor.training_state.device_copies import copy_aside
+from supervisor.training_state.device_generators import device_states
 
 WAITS, TIMED = (Path(__file__).with_name(name) for name in ("waits.py", "timed.py"))
 GRAPHS = ("reduce-overhead", "graphed callable", "graphed step")
@@ -73,7 +76,25 @@ def late_values(place: Place) -> list[Row]:
 
 
 def captures(place: Place) -> list[Row]:
-    return place.each(lambda kind: _healthy(place, "capture", kind), place.kinds(GRAPHS))
+    rows = place.each(lambda kind: _healthy(place, "capture", kind), place.kinds(GRAPHS))
+    return [*rows, _generators()] if place.device == "cuda" else rows
+
+
+def _generators() -> Row:
+    """Seed and offset against the whole state, after draws and after a graph that draws."""
+    what = "generators by seed and offset"
+    graph, drawn = torch.cuda.CUDAGraph(), torch.empty(1000, device="cuda")
+    generators = torch.cuda.default_generators
+    equal, offsets = [], []
+    with torch.cuda.graph(graph):
+        drawn.uniform_()
+    for draw in (drawn.normal_, graph.replay, graph.replay):
+        draw()
+        whole = [bytes(g.get_state().numpy().tobytes()) for g in generators]
+        equal.append(device_states() == whole)
+        offsets.append(generators[0].get_offset())
+    said = f"{'equal' if all(equal) else 'NOT EQUAL'}; offsets {offsets}"
+    return Row(what=what, found=said, good=all(equal))
 
 
 def waits(place: Place) -> list[Row]:
@@ -227,6 +248,7 @@ def snapshots(place: Place) -> list[Row]:
     rows = [
         Row(what="one copy to pinned memory", found=f"{1000 * copy_s:.0f} ms", good=None),
         *memory,
+        *([_aside(of_bytes, copy_s)] if on_device else []),
         Row(
             what=f"stalls, state of {of_bytes / 2**30:.2f} GiB",
             found=f"step {1000 * usual:.1f} ms; {listed or 'none'}",
@@ -293,6 +315,26 @@ def _one_copy(of_bytes: int) -> float:
     del source, target
     torch.cuda.empty_cache()
     return statistics.median(took)
+
+
+def _aside(of_bytes: int, copy_s: float) -> Row:
+    """Our copy beside the training: what the device stands for it, and the host."""
+    parts = 26
+    sources = [torch.full((of_bytes // 4 // parts,), float(i), device="cuda") for i in range(parts)]
+    targets = [torch.empty_like(s, device="cpu", pin_memory=True) for s in sources]
+    host_s, device_s, right = [], [], True
+    for turn in range(5):
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        copying = copy_aside(targets, sources, {torch.cuda.current_device()})
+        host_s.append(time.perf_counter() - began)
+        torch._foreach_add_(sources, 1)  # what the training would do next
+        device_s.append(copying.device_s())
+        right &= all(bool((t == i + turn).all()) for i, t in enumerate(targets))
+    host, device = statistics.median(host_s), statistics.median(device_s)
+    said = f"host {1000 * host:.2f} ms, device {1000 * device:.1f} ms, "
+    said += f"{device / copy_s:.2f} times one copy; {'right' if right else 'TORN'}"
+    return Row(what="copies on a side stream", found=said, good=right and device <= 1.1 * copy_s)
 
 
 def kills(place: Place) -> list[Row]:
@@ -387,6 +429,10 @@ def hardware(place: Place) -> list[Row]:
         except (pynvml.NVMLError, AttributeError) as error:
             rows.append(Row(what=name, found=str(error), good=None))
     pynvml.nvmlShutdown()
+    nvml = Nvml()
+    for device in nvml.read():
+        said = f"{device.name}: {device.faults() or 'sound'}, Xids heard: {nvml.hears_xids}"
+        rows.append(Row(what="as a run reads it", found=said, good=True))
     return rows
 
 

@@ -116,6 +116,9 @@ BUILTIN: dict[str, str] = {
 """Detectors that run unless a config says ``name: null``, and where each is in this room (a class
 or a row of a table)."""
 
+GONE = ("adam_rms", "page_hinkley")
+"""Detectors of earlier versions: what a config says of them is left out."""
+
 
 def build_detectors(settings: Mapping[str, Any]) -> list[Detector]:
     """Builds every built-in detector and those that `settings` adds.
@@ -130,6 +133,8 @@ def build_detectors(settings: Mapping[str, Any]) -> list[Detector]:
     """
     wanted: dict[str, dict[str, Any] | None] = {name: {} for name in BUILTIN}
     for name, value in settings.items():
+        if name in GONE:
+            continue
         if value is None or value is False:
             _check_known(name)
             wanted[name] = None
@@ -156,7 +161,7 @@ def _check_known(name: str) -> None:
 
 def _build(name: str, settings: dict[str, Any]) -> Detector:
     own = settings.pop("class", None)
-    kind = _built_in(name) if own is None else _load(f"detectors.{name}.class", str(own))
+    kind = _built_in(name) if own is None else _named(f"detectors.{name}.class", str(own))
     if not isinstance(kind, type) or not issubclass(kind, Detector):
         raise ConfigError(
             f"detectors.{name}.class: {own}: not a Detector: derive it from supervisor.Detector"
@@ -185,6 +190,14 @@ def _built_in(name: str) -> type[Detector]:
     if name in GROWTHS:
         return detector_of_growth(name, GROWTHS[name])
     return load_dotted(_ROOM + BUILTIN[name])  # type: ignore[no-any-return]
+
+
+def _named(where: str, path: str) -> Any:
+    """Returns the class that a config names; older ones name a built-in class by a module of its
+    own."""
+    module = path.split(".")[-2:-1]
+    is_former = path.startswith(_ROOM) and module and module[0] in BUILTIN
+    return _built_in(module[0]) if is_former else _load(where, path)
 
 
 def _load(where: str, path: str) -> Any:

@@ -60,7 +60,7 @@ class WorkerExited(JournalEvent):
         evidence: sentences, the most important first.
         retry: another attempt may help.
         risk, risk_reason, risky, onset_step: of the parent's copy of the pipeline at the last step.
-        sign, asked_bytes: what else is known, see `WorkerExit`.
+        sign, asked_bytes, device: what else is known, see `WorkerExit`.
     """
 
     KIND: ClassVar[str] = "worker_exited"
@@ -76,6 +76,7 @@ class WorkerExited(JournalEvent):
     onset_step: int | None = None
     sign: ExitSign | None = None
     asked_bytes: int | None = None
+    device: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)

@@ -37,6 +37,7 @@ from supervisor.parent.run_log import RunLog
 from supervisor.parent.standard_input import StandardInput, not_for_ranks
 from supervisor.parent.terminal.output import AttemptLog, OutputPump, read_tail
 from supervisor.parent.watching import hang
+from supervisor.parent.watching.device_watch import DeviceWatch
 from supervisor.parent.watching.place_of_silence import Standing, find_place, last_dump, waits_in
 from supervisor.parent.watching.preemption import PreemptionWatch
 from supervisor.parent.watching.rank_watch import GroupFeed, RankWatch
@@ -88,6 +89,7 @@ class AttemptContext:
     metrics: Metrics
     preemption: PreemptionWatch
     lease: Lease
+    devices: DeviceWatch
     step_log: StepLogProcess | None = None
     agent: AgentProcess | None = None
     members: Members | None = None
@@ -284,6 +286,7 @@ class Attempt:
             self._guarded("memory", lambda: self._sample(process, watchdog))
             self._guarded("fast-forward", lambda: self._tell_wait(now_s))
             self._guarded("preemption", self._heed_notice)
+            self._guarded("devices", self._tell_of_devices)
             self._guarded("note", self._tell_executed)
             self._guarded("standard input", lambda: self._look_at_input(process))
             self._guarded("notices", self._look_at_notices)
@@ -519,6 +522,10 @@ class Attempt:
             limit = f"{limit_s:g} s of silence (watchdog.idle_timeout_s)"
             self._s.run_log.say(f"{told}: its process is ended after {limit}")
         return True
+
+    def _tell_of_devices(self) -> None:
+        for line in self._s.devices.news():
+            self._s.run_log.tell_once(line)
 
     def _tell_executed(self) -> None:
         note = None if self._is_executed else self._note(self._first.rank)

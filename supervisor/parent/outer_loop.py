@@ -17,7 +17,7 @@ from supervisor.parent.process.side_processes import LivePictures, StepLogProces
 from supervisor.parent.process.signals import SignalInbox
 from supervisor.parent.restarts import starting_point
 from supervisor.parent.restarts.blame import judge_group
-from supervisor.parent.restarts.exits import ProcessEnding
+from supervisor.parent.restarts.exits import ProcessEnding, with_device_findings
 from supervisor.parent.restarts.restart_policy import (
     START,
     Backoff,
@@ -229,10 +229,13 @@ class OuterLoop:
     def _attempt(self, order: WorkerOrder) -> WorkerExit:
         self.run_log.begin_attempt(order)
         self.replica.restart(group_history(self.rundir, self._ranks, order.checkpoint_step))
+        self.context.devices.begin_attempt()
         endings = Attempt(self.context, order.attempt, self._ranks, order.checkpoint_step).run()
         for problem in undo_unfinished(self.rundir, self._ranks[: self.context.local_ranks]):
             self.run_log.warn(problem)
         worker_exit = judge_group(endings)
+        if worker_exit.cause not in _MEANT:
+            worker_exit = with_device_findings(worker_exit, self.context.devices.findings())
         self._last_exit = worker_exit
         last_step = -1 if worker_exit.last_step is None else worker_exit.last_step
         self._furthest = max(self._furthest, last_step)

@@ -294,11 +294,22 @@ class RunLog:
                 sign=worker_exit.sign,
                 rank=worker_exit.rank,
                 asked_bytes=worker_exit.asked_bytes,
+                device=worker_exit.device,
             )
         )
+        if worker_exit.device is not None:
+            self._tell_failing(worker_exit.device)
         self._restart.worker_exited(attempt, worker_exit)
         if worker_exit.retry:
             self._teller.say(describe_exit(attempt, worker_exit))
+
+    def _tell_failing(self, device: str) -> None:
+        """From its second failure in the run's life on."""
+        exits = [event for event in self._events() if isinstance(event, WorkerExited)]
+        times = sum(event.device == device for event in exits)
+        if times > 1:
+            told = f"the hardware of {device} has failed {times} times in this run: leave it out "
+            self.warn(f"{told}(CUDA_VISIBLE_DEVICES)", found=Warned.SUSPECT_HARDWARE)
 
     def saved_for_dead(self, step: int, saved: SavedForDeadRanks | str) -> None:
         """The states that the ranks kept in memory were written, or why they were not."""

@@ -25,6 +25,7 @@ from supervisor.parent.run_file import RunTakenOver
 from supervisor.parent.standard_input import StandardInput
 from supervisor.parent.terminal.outcome import RunResult
 from supervisor.parent.terminal.summary import Teller
+from supervisor.parent.watching.device_watch import DeviceWatch
 from supervisor.parent.watching.preemption import PreemptionWatch
 from supervisor.ranks import ALL_RANKS
 from supervisor.step_logs.run_id import name_the_scripts_run
@@ -128,6 +129,7 @@ class Supervisor:
             ranks = ALL_RANKS if agent is None else tuple(range(agent.local_ranks))
             run = OuterLoop(self._spec, prepared, journal, self._inbox, ranks)
             members = self._members(run, agent)
+            devices = DeviceWatch()
             self._inbox.on_typed = run.run_log.line.typed
             run.context = AttemptContext(
                 spec=self._spec,
@@ -139,6 +141,7 @@ class Supervisor:
                 notices=notices,
                 metrics=metrics,
                 preemption=PreemptionWatch(self._spec.settings.preemption),
+                devices=devices,
                 lease=prepared.lease,
                 handover=handover,
                 stdin=None if agent is not None else self._stdin(prepared),
@@ -160,6 +163,7 @@ class Supervisor:
             except RunTakenOver as taken:
                 return run.run_log.leave(taken)
             finally:
+                devices.close()
                 if members is not None:
                     members.close()
                 if agent is not None:

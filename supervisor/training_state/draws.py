@@ -18,6 +18,8 @@ import numpy as np
 import torch
 import xxhash
 
+from supervisor.training_state.device_generators import device_states
+
 _WORDS = 624
 _MOST_TURNS = 64
 """Regenerations (40,000 numbers) after which the state itself, 2.5 KB, is written; each costs 4
@@ -66,9 +68,8 @@ def look() -> Generators:
         b"n ": _look_at_numpy(),
         b"t ": _look_at_torch(),
     }
-    if torch.cuda.is_initialized():
-        for device, state in enumerate(torch.cuda.get_rng_state_all()):
-            found[b"c%c" % device] = GeneratorState(b"", _as_array(state).tobytes())
+    for device, state in enumerate(device_states()):
+        found[b"c%c" % device] = GeneratorState(b"", state)
     return found
 
 

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 import xxhash
 
+from supervisor.training_state.device_generators import device_states
 from supervisor.training_state.plain_form import from_plain, to_plain
 
 _python_state = random.getstate  # before they are patched: our looks are not the script's
@@ -39,9 +40,9 @@ class RngState:
             "numpy": to_plain(_numpy_state(legacy=False), "NumPy generator", []),
             "torch": _torch_state(),
         }
-        cuda: Any = torch.cuda
-        if cuda.is_initialized():
-            state["cuda"] = cuda.get_rng_state_all()
+        devices = device_states()
+        if devices:
+            state["cuda"] = [torch.frombuffer(bytearray(d), dtype=torch.uint8) for d in devices]
         return state
 
     @staticmethod

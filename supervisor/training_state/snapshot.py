@@ -14,6 +14,8 @@ import torch
 
 from supervisor.held_memory import SNAPSHOTS, HeldMemory
 from supervisor.settings import SnapshotSettings
+from supervisor.training_state import device_copies
+from supervisor.training_state.device_copies import DONE, Copying
 from supervisor.training_state.tensors import local, outside_autograd
 
 _ORDINARY = (torch.Tensor, torch.nn.Parameter)
@@ -26,13 +28,21 @@ class Snapshot:
 
     Attributes:
         step: the boundary at which it was taken.
-        state: as from `TrainingState.capture`, copied; on the host.
+        held: as from `TrainingState.capture`, copied; on the host.
         extras: what the worker keeps with it (pipeline, counters, data position).
+        copying: from devices, maybe still under way.
     """
 
     step: int
-    state: dict[str, Any]
+    held: dict[str, Any]
     extras: Mapping[str, Any] = field(default_factory=dict)
+    copying: Copying = DONE
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """What is `held`, once it is all there."""
+        self.copying.wait()
+        return self.held
 
 
 Allocate = Callable[[torch.Tensor], "torch.Tensor | None"]
@@ -46,26 +56,36 @@ def copy_state(
     """Copies a state to the host; tensors of `into` that fit by place, shape and dtype are reused.
 
     `into` must not be used afterwards. Tied tensors are copied once; copies from CUDA go to pinned
-    memory, with one wait at the end.
+    memory, and it returns when they are there.
 
     Args:
         live: to be copied.
         into: an earlier copy.
         allocate: returns memory for a copy of its argument that is not in `into`, or None.
     """
+    copied, copying = begin_copy(live, into, allocate)
+    copying.wait()
+    return copied
+
+
+def begin_copy(
+    live: Mapping[str, Any],
+    into: Mapping[str, Any] | None = None,
+    allocate: Allocate = lambda like: None,
+) -> tuple[dict[str, Any], Copying]:
+    """As `copy_state`, but copies from devices may still be under way: `live` may be changed by
+    what comes on the current streams, the copy not be read before it was waited for."""
     copier = _Copier(allocate)
     with outside_autograd():
         copied: dict[str, Any] = copier.copy(dict(live), into)
-        copier.finish()
-    if copier.asynchronous:
-        torch.cuda.synchronize()
-    return copied
+        return copied, copier.finish()
 
 
 class _Copier:
     def __init__(self, allocate: Allocate) -> None:
         self._allocate = allocate
-        self.asynchronous = False
+        self._asks_where = device_copies.is_in_use()
+        self._devices: set[int] = set()
         self._sources: list[torch.Tensor] = []
         self._targets: list[torch.Tensor] = []
         self._done: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
@@ -101,7 +121,7 @@ class _Copier:
                     and target.shape == item.shape
                     and target.dtype is item.dtype
                     and item.layout is target.layout is torch.strided
-                    and not item.is_cuda
+                    and not (self._asks_where and device_copies.on_device(item))
                 ):
                     used.add(id(target))
                     done[id(item)] = (item, target)
@@ -114,10 +134,8 @@ class _Copier:
                 copied[key] = self.copy(item, place(key))
         return copied
 
-    def finish(self) -> None:
-        """Copies what was gathered in one call, which is faster for small tensors."""
-        if self._sources:
-            torch._foreach_copy_(self._targets, self._sources, non_blocking=self.asynchronous)
+    def finish(self) -> Copying:
+        return device_copies.copy_aside(self._targets, self._sources, self._devices)
 
     def _copy_tensor(self, value: torch.Tensor, into: Any) -> torch.Tensor:
         # The original is kept beside its copy: a freed id could be given to the next tensor.
@@ -133,15 +151,15 @@ class _Copier:
         ):
             into = self._allocate(source)
         if into is None:
-            pinned = source.is_cuda and not source.is_sparse
-            into = torch.empty_like(source, device="cpu", pin_memory=pinned)
+            into = device_copies.HOST_MEMORY.like(source)
         reused: torch.Tensor = into
         if source.layout == torch.strided:
             self._sources.append(source)
             self._targets.append(reused)
         else:
             reused.copy_(source)
-        self.asynchronous |= source.is_cuda
+        if self._asks_where and device_copies.on_device(source):
+            self._devices.add(source.device.index or 0)
         self._used.add(id(reused))
         self._done[id(value)] = (value, reused)
         return reused
@@ -179,6 +197,10 @@ class SnapshotRing:
     Args:
         memory: by default of this process alone, with no copies but these.
         on_disk: step → the newest checkpoint before it that can be loaded; None if there is none.
+
+    Attributes:
+        device_s: for which the last copy but one held up the devices (the first: itself). The host
+            does not wait for a copy to know that.
     """
 
     def __init__(
@@ -193,6 +215,7 @@ class SnapshotRing:
         self._snapshots: list[Snapshot] = []  # oldest first
         self._spare: list[dict[str, Any]] = []
         self._size = 0
+        self.device_s = 0.0
 
     def take(self, step: int, state: Mapping[str, Any], extras: Mapping[str, Any]) -> float:
         """Copies `state`; returns the seconds that took, 0.0 if memory does not allow it.
@@ -212,8 +235,11 @@ class SnapshotRing:
             self._give_up(self._least_useful(step))
         into = self._spare.pop() if self._spare else None
         self.memory.holds(SNAPSHOTS, self._size, len(self._snapshots) + len(self._spare) + 1)
-        copied = copy_state(state, into)
-        self._snapshots.append(Snapshot(step=step, state=copied, extras=extras))
+        last_s = self._snapshots[-1].copying.device_s() if self._snapshots else None
+        copied, copying = begin_copy(state, into)
+        self.device_s = copying.device_s() if last_s is None else last_s
+        kept = Snapshot(step=step, held=copied, extras=extras, copying=copying)
+        self._snapshots.append(kept)
         return time.perf_counter() - started
 
     def fit(self, step: int) -> None:

@@ -129,6 +129,7 @@ class Ending:
             steps=steps,
             backward_calls=self.progress.probe.backward_calls,
             updates_by_others=updates_by_others,
+            graph_replays=self.progress.graph_replays,
         )
         if unseen is not None:
             self.journal.write(WarningEvent(message=unseen, aloud=True))

@@ -54,6 +54,31 @@ def test_without_a_device_a_point_says_so(name: str) -> None:
     assert row.good is None
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a device")
+@pytest.mark.parametrize(
+    "part",
+    [
+        points._generators,
+        lambda: points._aside(1 << 10, 0.1),
+        lambda: points._one_copy(1 << 10),
+        lambda: points._kinds_of_memory(1 << 10),
+    ],
+)
+def test_what_runs_in_this_process_comes_as_far_as_its_first_call_of_a_device(part: Any) -> None:
+    with pytest.raises((AssertionError, RuntimeError), match=r"(?i)cuda|nvidia"):
+        part()
+
+
+def test_the_last_line_of_the_tests_counts_what_is_not_run(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(sys, "argv", ["gpu", "--dry"])
+
+    assert command.main() == 0
+    assert capsys.readouterr().out == f"{len(POINTS)} GPU points not run: no device\n"
+
+
 RESULTS: dict[str, Any] = {
     "waits.py": {"profiled": {}, "typical": 0, "mean": 0.0, "largest": 1, "sites": {}},
     "timed.py": {
@@ -103,9 +128,9 @@ def test_what_runs_leave_becomes_rows(
 ) -> None:
     monkeypatch.setattr(points, "run", ended)
     monkeypatch.setattr(points, "_Player", Player)
-    for needs_one in ("_one_copy", "_kinds_of_memory"):
+    for needs_one in ("_one_copy", "_kinds_of_memory", "_aside", "_generators"):
         given = 0.1 if needs_one == "_one_copy" else points.Row(what="", found="", good=None)
-        monkeypatch.setattr(points, needs_one, lambda _, given=given: given)
+        monkeypatch.setattr(points, needs_one, lambda *_, given=given: given)
 
     rows = list(command.rows_of(name, Place(tmp_path)))
 
@@ -120,6 +145,8 @@ def test_a_run_that_ends_otherwise_is_bad(tmp_path: Path, monkeypatch: pytest.Mo
         return found
 
     monkeypatch.setattr(points, "run", other)
+    bad = points.Row(what="", found="DIFFERS: .weights", good=False)
+    monkeypatch.setattr(points, "_generators", lambda: bad)
     for name in ("captures", "healthy", "half_precision", "kills", "faults"):
         for row in command.rows_of(name, Place(tmp_path)):
             assert row.good is False

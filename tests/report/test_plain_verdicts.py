@@ -194,6 +194,20 @@ def test_a_loader_process_that_died_is_not_an_exception_to_mend(tmp_path: Path) 
     assert report.next_steps[0].startswith("A process that loads data died")
 
 
+@pytest.mark.parametrize("cause", ["killed", "hang"])
+def test_a_failing_device_is_told_with_what_nvml_saw(tmp_path: Path, cause: str) -> None:
+    run = begun(tmp_path / "run")
+    run.steps(0, 20)
+    seen = "NVML: NVIDIA H100 (serial 1650): Xid 79: the device has fallen off the bus"
+    run.exit(cause, 20, evidence=("SIGABRT", seen), sign="failing_device", device="NVIDIA H100")
+
+    report = gather(run.finish("gave_up"))
+
+    assert "while NVML saw a device's hardware fail" in report.verdict
+    assert report.next_steps[0].startswith("Leave that device out (CUDA_VISIBLE_DEVICES)")
+    assert seen in report.incidents[-1].evidence_for
+
+
 def test_exits_of_an_older_version_without_signs_are_told_by_their_evidence(
     tmp_path: Path,
 ) -> None:

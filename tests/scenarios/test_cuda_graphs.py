@@ -76,5 +76,6 @@ def test_replayed_graphs_are_told_once_and_make_no_resume_exact(tmp_path: Path) 
     assert ended.returncode == 0, ended.stderr
     told = [e["message"] for e in ended.events("warning") if "replays CUDA graphs" in e["message"]]
     assert len(told) == 2  # once in each attempt
+    assert ended.events("warning")[-1]["message"].startswith("not judged: ")
     [resumed] = ended.events("resumed")
     assert resumed["exactness"] == "approximate"

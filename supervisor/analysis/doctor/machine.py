@@ -17,6 +17,7 @@ from typing import Any
 import psutil
 
 import supervisor
+from supervisor.device_health import Nvml
 from supervisor.version import __version__
 
 
@@ -50,6 +51,7 @@ def check_machine(home: Path, folder: Path) -> list[Check]:
         _disk_space(home),
         _disk_speed(folder),
         *_torch_checks(),
+        _devices(),
     ]
 
 
@@ -117,6 +119,30 @@ def _write_speed(folder: Path) -> float:
         file.flush()
         os.fsync(file.fileno())
         return _WRITE_MIB / (time.perf_counter() - started)
+
+
+def _devices() -> Check:
+    """What NVML tells of the devices' health."""
+    name = "device health"
+    try:
+        nvml = Nvml()
+        devices = nvml.read()
+    except Exception as error:
+        return Check(name=name, ok=True, detail=f"not looked at: {error}")
+    ill, told = False, []
+    for device in devices:
+        faults = device.faults()
+        if device.memory_errors:
+            faults.append(f"{device.memory_errors} uncorrected memory errors (ECC)")
+        ill |= bool(faults)
+        slow = [f"slowed down: {why}" for why in device.slowed]
+        rows = [f"{device.remapped_rows} memory rows remapped"] if device.remapped_rows else []
+        heat = [] if device.temperature_c is None else [f"{device.temperature_c} °C"]
+        told.append(f"{device.title}: {', '.join([*faults, *slow, *rows, *heat]) or 'no figures'}")
+    detail = "; ".join(told) or "NVML sees no device"
+    if ill:
+        detail += ": leave such a device out (CUDA_VISIBLE_DEVICES), or have it tested"
+    return Check(name=name, ok=not ill, detail=detail)
 
 
 def _torch_checks() -> list[Check]:

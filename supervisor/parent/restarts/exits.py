@@ -15,6 +15,7 @@ from supervisor.codes import ExitSign, OutsideCause
 from supervisor.parent.process.signals import ANNOUNCING, signal_name
 from supervisor.parent.restarts import failure_signs
 from supervisor.parent.watching.collective_records import SilentRank
+from supervisor.parent.watching.device_watch import DeviceFindings
 from supervisor.ranks import FIRST_RANK
 from supervisor.records import ExitCause, WorkerExit
 from supervisor.storage.run.exit_notes import ExitNote, bytes_asked_for, sign_of
@@ -338,6 +339,19 @@ _RULES: tuple[Callable[[ProcessEnding], WorkerExit | None], ...] = (
     _killed,
     _silent_zero,
 )
+
+
+def with_device_findings(worker_exit: WorkerExit, found: DeviceFindings) -> WorkerExit:
+    """Adds what NVML has seen meanwhile. Only a death, a hang or an error of the device, with
+    a fault of the hardware beside it, is laid to the hardware."""
+    seen = replace(worker_exit, evidence=(*worker_exit.evidence, *found.sentences))
+    is_of_device = worker_exit.cause in (ExitCause.KILLED, ExitCause.HANG) or any(
+        map(failure_signs.is_of_device, worker_exit.evidence)
+    )
+    if not found.faults or not is_of_device:
+        return seen
+    sign = worker_exit.sign or ExitSign.FAILING_DEVICE
+    return replace(seen, sign=sign, outside=OutsideCause.DEVICE, device=found.faults[0].device)
 
 
 def failure_key(worker_exit: WorkerExit) -> str:

@@ -61,6 +61,7 @@ OUTSIDE = {
     OutsideCause.CONNECTION: "a connection failed",
     OutsideCause.TIMEOUT: "a time limit passed",
     OutsideCause.SIGNAL: "a process of the script's was ended",
+    OutsideCause.DEVICE: "NVML tells of a failing device",
     OutsideCause.UNSEEN: "no exception was seen",
 }
 _NONFINITE = re.compile(
@@ -157,6 +158,11 @@ def is_nonfinite(exception: str, message: str) -> bool:
 def outside_fault(message: str) -> str:
     """Returns what outside the script such a message comes from; empty if that is not known."""
     return next((words for words, sign in _OUTSIDE if sign.search(message)), "")
+
+
+def is_of_device(message: str) -> bool:
+    """Returns whether CUDA, one of its libraries or NCCL raised it; that alone says not why."""
+    return bool(re.search(r"\bCUDA\b|CUBLAS_|CUDNN_|CUFFT_|NCCL|AcceleratorError", message))
 
 
 def is_vain_wait(message: str) -> bool:

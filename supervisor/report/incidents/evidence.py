@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from supervisor.codes import ExitSign
 from supervisor.events.state_events import CheckpointSaved, CheckpointStable, WarningEvent
 from supervisor.report.facts.crash_report import AttemptFacts, Incident
 from supervisor.report.facts.figures import duration, integer, show
@@ -61,7 +62,8 @@ def process_evidence(run_data: RunData, attempt: AttemptFacts, cause: str) -> Se
 
 
 def _weigh_process(run_data: RunData, attempt: AttemptFacts, cause: str) -> Weighed:
-    for sentence in () if cause == "hang" else attempt.evidence:
+    is_told = cause == "hang" and attempt.sign is not ExitSign.FAILING_DEVICE
+    for sentence in () if is_told else attempt.evidence:
         yield True, sentence
     rows = run_data.steps.of_attempt(attempt.number)
     if not len(rows):

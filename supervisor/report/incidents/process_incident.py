@@ -43,6 +43,8 @@ def process_incident(
     key: str = cause
     if attempt.sign is ExitSign.MISTAKE:
         key, words = "mistake", "The run was stopped at a mistake of the script"
+    if attempt.sign is ExitSign.FAILING_DEVICE:
+        words += ", while NVML saw a device's hardware fail"
     if attempt.sign is ExitSign.SUPERVISOR_DIED:
         key = "supervisor_died"
         words = "The supervisor was killed, or its machine went down, and the worker with it"

@@ -155,6 +155,8 @@ def process_remedy(run_data: RunData, incident: Incident) -> tuple[str, bool]:
         for event in run_data.of(WorkerExited)
         if event.cause and event.cause.value == incident.key and event.last_step == incident.step
     }
+    if incident.sign is ExitSign.FAILING_DEVICE:
+        return "Leave that device out (CUDA_VISIBLE_DEVICES), or have it tested", True
     if incident.key == "killed" and len(attempts) > 1:
         text = (
             f"Look at what the script does after step {incident.step}: it was killed there "

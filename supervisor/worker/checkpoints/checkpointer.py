@@ -26,7 +26,8 @@ from supervisor.held_memory import BUFFER, HeldMemory, return_to_system
 from supervisor.settings import CheckpointSettings
 from supervisor.storage.journal.journal import Journal
 from supervisor.storage.run.healing_memory import takes_dead_ranks_place
-from supervisor.training_state.snapshot import Snapshot, copy_state, state_bytes
+from supervisor.training_state.device_copies import DONE, HOST_MEMORY
+from supervisor.training_state.snapshot import Snapshot, begin_copy, state_bytes
 from supervisor.worker.checkpoints.checkpoint_writer import CapturedCheckpoint, CheckpointWriter
 from supervisor.worker.checkpoints.save_interval import SaveInterval
 from supervisor.worker.process.patches_process import leave_signals_to_the_script
@@ -70,6 +71,8 @@ class Checkpointer:
         self._written_in_s = 0.0
         self._buffers: dict[str, Any] | None = None
         self._size = 0  # of what they hold
+        self._copying = DONE
+        self._device_s = 0.0  # for which a copy held up the devices
         self._kept: CapturedCheckpoint | None = None
         self._jobs: queue.Queue[Callable[[], None] | None] = queue.Queue()
         self._busy = threading.Event()
@@ -166,7 +169,7 @@ class Checkpointer:
         """
         self._last_step = captured.step
         self._is_late = False
-        cost = gathered_in_s + self._hand_over(captured, wait, self._write)
+        cost = gathered_in_s + self._hand_over(captured, wait, self._write) + self._device_s
         self._interval.begun(captured.step, time.monotonic(), cost, usual_step_s)
         return cost
 
@@ -189,7 +192,9 @@ class Checkpointer:
         """
         self._drop_kept()  # a copy that is interrupted is none
         try:
-            self._kept = self._copied(captured)
+            kept = self._copied(captured)
+            self._copying.wait()  # after an error of the device nobody could
+            self._kept = kept
         except (CheckpointError, OSError) as error:
             self._not_saved(captured.step, error)
 
@@ -219,7 +224,7 @@ class Checkpointer:
             for saved in reversed([s for s in self._writer.steps() if s < step]):
                 with contextlib.suppress(CheckpointError):
                     state = self._writer.read(saved)
-                    return Snapshot(step=saved, state=state, extras={"pipeline_step": saved})
+                    return Snapshot(step=saved, held=state, extras={"pipeline_step": saved})
         return None
 
     def _hand_over(
@@ -262,7 +267,11 @@ class Checkpointer:
             finally:
                 return_to_system()
         self._memory.holds(BUFFER, size, 1)
-        self._buffers = copy_state(captured.state, self._buffers)
+        last_s = None if self._copying is DONE else self._copying.device_s()
+        self._buffers, self._copying = begin_copy(captured.state, self._buffers)
+        self._device_s = self._copying.device_s() if last_s is None else last_s
+        if told := HOST_MEMORY.news():
+            self._journal.write(WarningEvent(step=captured.step, message=told))
         return dataclasses.replace(captured, state=self._buffers)
 
     def _give_back(self) -> None:
@@ -365,6 +374,7 @@ class Checkpointer:
     def _publish(self, captured: CapturedCheckpoint) -> None:
         """Has a copied state written, and tells the journal."""
         started = time.perf_counter()
+        self._copying.wait()
         kept = self._writer.write(captured)
         self._journal.write(
             CheckpointSaved(

@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, ClassVar, Protocol
 
+from supervisor.training_state.device_copies import HOST_MEMORY
 from supervisor.training_state.snapshot import SnapshotRing
 from supervisor.worker.checkpoints.whole_state import WholeState
 from supervisor.worker.core.boundaries import StepTimes, TimedPart
@@ -53,6 +54,7 @@ class SnapshotListener(TimedPart):
         self._is_enabled = context.settings.snapshot.enabled
         self._every = context.settings.snapshot.every_steps
         self._share = Share((1.0 - CHECKPOINTS) * context.settings.checkpoint.max_overhead)
+        self._warn = context.warn
         self._whole = whole
         self._snapshots = snapshots
         self._times = times
@@ -101,7 +103,9 @@ class SnapshotListener(TimedPart):
         if self._snapshots.take(step, state, extras) and self._checking.is_on:
             with self._checking:
                 self._corruption.checked(step, state)
-        cost = time.perf_counter() - started
+        cost = time.perf_counter() - started + self._snapshots.device_s
+        if told := HOST_MEMORY.news():
+            self._warn(told)
         if self._every is not None:
             self._next = step + self._every
             return

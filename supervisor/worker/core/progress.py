@@ -116,6 +116,7 @@ class Progress:
         is_counted: no replay log tells how the script came here, but its updates were counted.
         replay_lost: why it does not, as a resume says it; empty while nothing special is known.
         graphs: that the script keeps across updates.
+        graph_replays: of CUDA graphs in this process, outside of forwards, backwards and updates.
         autocast: the context that the training is in.
     """
 
@@ -133,6 +134,7 @@ class Progress:
     loop_shift: int = 0
     is_counted: bool = False
     graphs: GraphsAcross = field(default_factory=GraphsAcross)
+    graph_replays: int = 0
     autocast: AutocastContext = field(default_factory=AutocastContext)
 
     def replays(self, steps: int) -> None:

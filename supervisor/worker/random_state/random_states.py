@@ -29,6 +29,7 @@ from supervisor.errors import CheckpointError
 from supervisor.storage.files.private_files import write_private
 from supervisor.storage.steps.replay_log import HEAD, EntryKind, ReplayLogWriter
 from supervisor.storage.steps.replay_log_reader import ReplayLogReader
+from supervisor.training_state.device_generators import device_states
 from supervisor.training_state.rng import RngState, generator_window, whole_state
 
 _STATE = struct.Struct("<cBQ")
@@ -253,9 +254,8 @@ def _call_before_forks(recorder: RngRecorder) -> None:
 
 def _others_now() -> dict[str, Any]:
     states: dict[str, Any] = {"p": _python_state(), "n": _numpy_state()}
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        for device, state in enumerate(torch.cuda.get_rng_state_all()):
-            states[f"c{device}"] = _as_array(state).tobytes()
+    for device, state in enumerate(device_states()):
+        states[f"c{device}"] = state
     return states
 
 

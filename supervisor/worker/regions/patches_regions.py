@@ -340,14 +340,23 @@ def _patch_loader(session: Seen, loading: Sides[LoadingHooks]) -> None:
 
 def _patch_graphs(session: Seen) -> None:
     """Within a capture nothing is carried out, so all patched functions are the original ones."""
-    original = torch.cuda.CUDAGraph.replay
     call_state = session.call_state
+
+    @outside_dynamo
+    def tell(_: object) -> None:
+        if call_state.is_ours():
+            session.hooks.now.graph_replays()
+
+    register = getattr(torch.cuda.graphs, "register_graph_replay_start_hook", None)
+    if register is not None:  # torch 2.14
+        register(tell)
+        return
+    original = torch.cuda.CUDAGraph.replay
 
     @outside_dynamo
     @functools.wraps(original)
     def replay(self: torch.cuda.CUDAGraph) -> None:
-        if call_state.is_ours():
-            session.hooks.now.graph_replays()
+        tell(self)
         original(self)
 
     torch.cuda.CUDAGraph.replay = replay  # type: ignore[method-assign]

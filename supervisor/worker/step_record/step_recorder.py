@@ -38,13 +38,15 @@ NO_STEP_YET = (
 )
 
 GRAPHS_REPLAYED = (
-    "the script replays CUDA graphs: updates within them are not counted, judged or saved, and no "
+    "the script replays CUDA graphs: updates within them are no steps, not judged or saved, and no "
     "resume is exact. Graphs of forward and backward alone (torch.cuda.make_graphed_callables, "
     'torch.compile with mode="reduce-overhead") are seen'
 )
 
 
-def tell_unseen_updates(*, steps: int, backward_calls: int, updates_by_others: int) -> str | None:
+def tell_unseen_updates(
+    *, steps: int, backward_calls: int, updates_by_others: int, graph_replays: int = 0
+) -> str | None:
     """Returns what was not supervised and what to do; None if everything was.
 
     A loop that changes its weights by hand (``p.data.add_``) shows us no step, and the optimizer of
@@ -54,7 +56,10 @@ def tell_unseen_updates(*, steps: int, backward_calls: int, updates_by_others: i
         steps: updates of the optimizer that leads.
         backward_calls: since its last update.
         updates_by_others: the same, of other optimizers.
+        graph_replays: of CUDA graphs, outside of forwards, backwards and updates.
     """
+    if graph_replays:
+        return f"not judged: {graph_replays} replays of CUDA graphs, whatever was updated in them"
     if steps and updates_by_others >= ANOTHER_TRAINING:
         return (
             f"{updates_by_others} updates of another optimizer came after the last one of the "
@@ -101,13 +106,12 @@ class StepRecorder:
         self._warn = context.warn
         self._is_first_attempt = context.attempt == 1
         self._main_size = 0
-        self._graphs_are_told = False
         self._left: list[tuple[weakref.ref[torch.Tensor], int]] = []
 
     def graph_replays(self) -> None:
         """A CUDA graph is about to be replayed, outside of forwards, backwards and updates."""
-        if not self._graphs_are_told:
-            self._graphs_are_told = True
+        self._progress.graph_replays += 1
+        if self._progress.graph_replays == 1:
             self._progress.lose_replay(GRAPHS_REPLAYED)
             self._warn(GRAPHS_REPLAYED, aloud=True)
 

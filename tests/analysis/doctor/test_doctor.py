@@ -10,7 +10,13 @@ import pytest
 import supervisor.analysis.doctor.doctor as doctor_module
 from supervisor.analysis.doctor.doctor import doctor
 from supervisor.analysis.doctor.first_steps import check_first_steps
-from supervisor.analysis.doctor.machine import Check, _disk_speed, _name_clash, check_machine
+from supervisor.analysis.doctor.machine import (
+    Check,
+    _devices,
+    _disk_speed,
+    _name_clash,
+    check_machine,
+)
 from supervisor.analysis.doctor.script import (
     check_checkpoints,
     check_clipping,
@@ -26,6 +32,7 @@ from supervisor.analysis.verify import Verification
 from supervisor.cli.main import main
 from supervisor.storage.steps.step_rows import STEP_DTYPE
 from tests.analysis.trial_scripts import UNSEEDED
+from tests.fake_pynvml import FakeDevice, FakeNvml
 from tests.journals import event
 
 SEVERAL_RUNS_S = 600
@@ -280,3 +287,26 @@ def test_a_meeting_of_nodes_needs_a_place_and_a_folder(
 
     assert main(["doctor", "--nnodes", "2", *words]) == 64
     assert said in capsys.readouterr().err
+
+
+def test_the_health_of_the_devices_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    FakeNvml(
+        FakeDevice(temperature=61, rows=(0, 1, 0, 0)), FakeDevice(serial=None, memory_errors=4)
+    ).put_in_place(monkeypatch)
+
+    check = _devices()
+
+    assert not check.ok
+    assert check.detail == (
+        "NVIDIA H100 (serial 1650): 1 memory rows remapped, 61 °C; NVIDIA H100 (GPU-aaaa): 4 "
+        "uncorrected memory errors (ECC), 60 °C: leave such a device out (CUDA_VISIBLE_DEVICES), "
+        "or have it tested"
+    )
+
+
+def test_without_nvml_the_health_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    FakeNvml(refuses=9).put_in_place(monkeypatch)
+
+    check = _devices()
+
+    assert (check.ok, check.detail) == (True, "not looked at: NVML: Driver Not Loaded")

@@ -108,3 +108,28 @@ def hooks_called() -> dict[str, list[str]]:
 @pytest.mark.parametrize("loop", LOOPS)
 def test_a_loop_calls_these_hooks(hooks_called: dict[str, list[str]], loop: str) -> None:
     assert hooks_called[loop] == LOOPS[loop][1]
+
+
+HOOKED = """
+import torch, types
+told, hooks = [], []
+torch.cuda.graphs.register_graph_replay_start_hook = hooks.append
+from supervisor.worker.core.call_state import CallState
+from supervisor.worker.regions.patches_regions import _patch_graphs
+
+call_state = CallState()
+now = types.SimpleNamespace(graph_replays=lambda: told.append(1))
+original = torch.cuda.CUDAGraph.replay
+_patch_graphs(types.SimpleNamespace(
+    hooks=types.SimpleNamespace(now=now), call_state=call_state
+))
+for active, depth in ((False, 0), (True, 0), (True, 1)):  # outside of regions alone
+    call_state.active, call_state.depth = active, depth
+    hooks[0](object())
+assert len(told) == 1, told
+assert torch.cuda.CUDAGraph.replay is original
+"""
+
+
+def test_replays_of_graphs_are_heard_by_torchs_own_hook_where_there_is_one() -> None:
+    subprocess.run([sys.executable, "-c", HOOKED], check=True, timeout=120)

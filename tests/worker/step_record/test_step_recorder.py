@@ -20,3 +20,9 @@ def test_ordinary_ends_are_not() -> None:
         told = tell_unseen_updates(steps=steps, backward_calls=backwards, updates_by_others=others)
         assert told is None
     assert ANOTHER_TRAINING > 5
+
+
+def test_replays_of_graphs_are_told_with_their_number() -> None:
+    told = tell_unseen_updates(steps=0, backward_calls=5, updates_by_others=0, graph_replays=40)
+
+    assert told == "not judged: 40 replays of CUDA graphs, whatever was updated in them"

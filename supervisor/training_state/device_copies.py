@@ -1,0 +1,115 @@
+"""Copies from devices to the host for which the host does not wait.
+
+A side stream copies what the current stream has computed so far, and the current stream waits for
+it at once: nothing can be written or freed meanwhile. Whoever reads the copy on the host waits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+import torch
+
+_SIDES: dict[int, Any] = {}
+"""Device → the stream of our copies."""
+
+
+def is_in_use() -> bool:
+    """Whether a tensor can be on a device at all, asked once a copy."""
+    return bool(torch.cuda.is_initialized())
+
+
+def on_device(tensor: torch.Tensor) -> bool:
+    """Whether its values are copied to the host without the host."""
+    return tensor.is_cuda
+
+
+class Copying:
+    """Copies under way; each has an event before it and one behind it on its device."""
+
+    def __init__(self, spans: Iterable[tuple[Any, Any]] = ()) -> None:
+        self._spans = tuple(spans)
+        self._is_done = not self._spans
+
+    def wait(self) -> None:
+        """Returns when the host may read; a failure of the device surfaces here."""
+        if not self._is_done:
+            for _, behind in self._spans:
+                behind.synchronize()
+            self._is_done = True
+
+    def device_s(self) -> float:
+        """Waits, and returns how long the slowest device's training stood for it, in seconds."""
+        self.wait()
+        return max((before.elapsed_time(behind) for before, behind in self._spans), default=0) / 1e3
+
+
+DONE = Copying()
+
+
+def copy_aside(
+    targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor], devices: Collection[int]
+) -> Copying:
+    """Begins to copy; `sources` on the host are copied when it returns.
+
+    Args:
+        targets: on the host.
+        sources: anywhere.
+        devices: on which some of them are.
+    """
+    if not devices:
+        if sources:
+            _copy(targets, sources, non_blocking=False)
+        return DONE
+    spans = []
+    with contextlib.ExitStack() as stack:
+        for device in sorted(devices):
+            if device not in _SIDES:
+                _SIDES[device] = torch.cuda.Stream(device)
+            side, before = _SIDES[device], torch.cuda.Event(enable_timing=True)
+            main = torch.cuda.current_stream(device)
+            before.record(main)
+            side.wait_event(before)
+            stack.enter_context(torch.cuda.stream(side))
+            spans.append((main, side, before, torch.cuda.Event(enable_timing=True)))
+        _copy(targets, sources, non_blocking=True)
+    for main, side, _, behind in spans:
+        behind.record(side)
+        main.wait_event(behind)
+    return Copying((before, behind) for _, _, before, behind in spans)
+
+
+def _copy(
+    targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor], *, non_blocking: bool
+) -> None:
+    """In one call, which is faster for small tensors."""
+    torch._foreach_copy_(list(targets), list(sources), non_blocking=non_blocking)
+
+
+class HostMemory:
+    """Memory for copies from devices: pinned, until the system refuses that once."""
+
+    def __init__(self) -> None:
+        self._refused = ""
+        self._is_told = False
+
+    def like(self, source: torch.Tensor) -> torch.Tensor:
+        if on_device(source) and not source.is_sparse and not self._refused:
+            try:
+                return torch.empty_like(source, device="cpu", pin_memory=True)
+            except RuntimeError as error:
+                self._refused = str(error).splitlines()[0]
+        return torch.empty_like(source, device="cpu")
+
+    def news(self) -> str:
+        """Returns a sentence the first time that pinned memory was refused; else nothing."""
+        if not self._refused or self._is_told:
+            return ""
+        self._is_told = True
+        told = "no pinned memory for copies of the state, so they take longer"
+        return f"{told}: {self._refused}"
+
+
+HOST_MEMORY = HostMemory()
