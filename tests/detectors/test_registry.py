@@ -73,3 +73,26 @@ def test_alert_handlers_are_functions_that_can_be_imported() -> None:
 def test_a_wrong_alert_handler_is_refused_with_its_place(path: str, said: str) -> None:
     with pytest.raises(ConfigError, match=rf"alert_handlers\[0\].*{said}"):
         load_alert_handlers([path])
+
+
+def test_a_detector_of_an_earlier_version_is_left_out() -> None:
+    built = build_detectors({"page_hinkley": {"delta": 0.1}, "adam_rms": None})
+
+    assert [detector.name for detector in built] == list(BUILTIN)
+
+
+@pytest.mark.parametrize(
+    ("name", "earlier"),
+    [
+        ("constant_loss", "supervisor.detectors.loss.constant_loss.ConstantLossDetector"),
+        ("reward_drift", "supervisor.detectors.reward_drift.RewardDriftDetector"),
+        ("resources", "supervisor.detectors.resources.ResourcesDetector"),
+    ],
+)
+def test_a_config_may_name_a_built_in_class_by_its_earlier_place(name: str, earlier: str) -> None:
+    built = build_detectors({name: {}, "second": {"class": earlier}})
+
+    usual = next(d for d in built if d.name == name)
+    second = next(d for d in built if d.name == "second")
+    assert second.state_dict() == usual.state_dict()
+    assert type(second).__name__ == type(usual).__name__
