@@ -6,7 +6,7 @@ Precedence, weakest first: the schema's defaults, the files that a file builds o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -122,11 +122,12 @@ def _load(
         layers = [config_files.Layer(path=path, content=content)]
     merged: Any = OmegaConf.structured(schema)
     for layer in layers:
-        problem = find_problem(layer.content, schema)
+        content = _with_words(layer.content)
+        problem = find_problem(content, schema)
         if problem is not None:
             raise ConfigError(_in_file(layer.path, problem))
         try:
-            merged = OmegaConf.merge(merged, dict(layer.content))
+            merged = OmegaConf.merge(merged, content)
         except OmegaConfBaseException as error:
             raise ConfigError(f"{layer.path}: {_first_line(error)}") from error
     # What a file builds on is neither its name nor what it is for.
@@ -185,6 +186,8 @@ def _override(merged: DictConfig, schema: type[Settings], pair: str, prefix: str
     except Exception as error:  # a YAML error, or one of OmegaConf's grammar
         raise ConfigError(f"{where}: {text!r} is not a YAML value: {_first_line(error)}") from error
     config_files.refuse_environment(value, where)
+    if key == "device.late_reads" and isinstance(value, bool):
+        value = _WORDS[value]
     problem = find_problem(value, expected, path)
     if problem is not None:
         raise ConfigError(_in_set(prefix, problem))
@@ -196,6 +199,18 @@ def _override(merged: DictConfig, schema: type[Settings], pair: str, prefix: str
         OmegaConf.update(merged, ".".join(map(str, path)), value, merge=True)
     except (OmegaConfBaseException, IndexError) as error:
         raise ConfigError(f"{where}: cannot be set: {_first_line(error)}") from error
+
+
+_WORDS = {True: "on", False: "off"}
+
+
+def _with_words(content: Mapping[str, Any]) -> dict[str, Any]:
+    """YAML reads the words ``on`` and ``off`` as true and false."""
+    device = content.get("device")
+    given = device.get("late_reads") if isinstance(device, Mapping) else None
+    if not isinstance(device, Mapping) or not isinstance(given, bool):
+        return dict(content)
+    return {**content, "device": {**device, "late_reads": _WORDS[given]}}
 
 
 def _key_path(key: str) -> KeyPath:

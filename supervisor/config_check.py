@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from supervisor.records import Cause
-from supervisor.settings import HEALINGS, NOTICE_EVENTS, SECURITIES
+from supervisor.settings import HEALINGS, LATE_READS, NOTICE_EVENTS, SECURITIES
 
 KeyPath = tuple[str | int, ...]
 
@@ -242,6 +242,9 @@ def _scalar_problems(value: Any, kind: Any, path: KeyPath) -> Iterator[Problem]:
         elif section == "notify" and field == "security":
             if value not in SECURITIES:
                 yield Problem(path=path, message=_unknown("security", str(value), SECURITIES))
+        elif section == "device" and field == "late_reads":
+            if value not in LATE_READS:
+                yield Problem(path=path, message=_unknown("word", str(value), LATE_READS))
         elif (
             section == "rungs"
             and field == "causes"

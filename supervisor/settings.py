@@ -276,6 +276,16 @@ class MistakeSettings:
     """End the run where one is told, with exit code 70 and a checkpoint; it can be resumed."""
 
 
+LATE_READS = ("auto", "on", "off")
+
+
+@dataclass
+class DeviceSettings:
+    late_reads: str = "auto"
+    """Take in a step's numbers one step later, so that nothing waits for the device: ``auto`` where
+    tensors are on an accelerator, ``on`` also on the CPU (for tests), ``off`` nowhere."""
+
+
 @dataclass
 class RunSettings:
     """A whole config."""
@@ -294,6 +304,7 @@ class RunSettings:
     probes: ProbeSettings = field(default_factory=ProbeSettings)
     compute_check: ComputeCheckSettings = field(default_factory=ComputeCheckSettings)
     mistakes: MistakeSettings = field(default_factory=MistakeSettings)
+    device: DeviceSettings = field(default_factory=DeviceSettings)
     fast_forward: FastForwardSettings = field(default_factory=FastForwardSettings)
     report: ReportSettings = field(default_factory=ReportSettings)
     notify: NotifySettings = field(default_factory=NotifySettings)

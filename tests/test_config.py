@@ -485,6 +485,24 @@ def test_any_set_is_taken_or_refused_in_words(key: Sequence[str], value: str) ->
     assert not refusal or refusal.startswith("--set policy.rungs")
 
 
+@pytest.mark.parametrize(("given", "expected"), [("on", "on"), ("off", "off"), ("auto", "auto")])
+def test_a_word_that_yaml_takes_for_true_or_false_is_a_word(
+    tmp_path: Path, given: str, expected: str
+) -> None:
+    path = write(tmp_path, "mine.yaml", f"device:\n  late_reads: {given}\n")
+
+    in_file, by_set = load_config(path), load_config(overrides=[f"device.late_reads={given}"])
+
+    assert in_file.device.late_reads == by_set.device.late_reads == expected
+    save_resolved(by_set, tmp_path / "saved.yaml")
+    assert load_resolved_config(tmp_path / "saved.yaml").device.late_reads == expected
+
+
+def test_another_word_for_late_reads_is_refused() -> None:
+    with pytest.raises(ConfigError, match="unknown word 'onn'; did you mean on"):
+        load_config(overrides=["device.late_reads=onn"])
+
+
 def test_a_policy_may_name_every_action_there_is() -> None:
     assert sorted(ACTION_NAMES) == sorted(build_actions())
 

@@ -27,6 +27,7 @@ WAITS, TIMED = (Path(__file__).with_name(name) for name in ("waits.py", "timed.p
 GRAPHS = ("reduce-overhead", "graphed callable", "graphed step")
 HALF = ("fp16 scaler", "fp16 scaler fused", "bf16", "pure half", "compiled")
 HEALTHY = tuple(kind for kind in KINDS if kind not in (*GRAPHS, *HALF, "fails once"))
+LATE = ("adamw fused", "adamw foreach", "fp16 scaler", "fp16 scaler fused", "accumulated")
 KILLED = ("adamw fused", "recomputed", "fp16 scaler", "images", "accumulated", "gan", "closure")
 WORKLOADS = {
     "5 ms, the host at its limit": (256, 2, 8),
@@ -72,7 +73,29 @@ class Place:
 
 
 def late_values(place: Place) -> list[Row]:
-    return [Row(what="values taken in one step late", found="not built yet", good=None)]
+    """A NaN is left out, and all else is the same to the bit, whether a step's numbers are waited
+    for or come one step later."""
+    late = "auto" if place.device == "cuda" else "on"
+
+    def one(kind: str) -> Row:
+        folder, words = place.folder / "late" / kind.replace(" ", "_"), place.words(kind)
+        at_once, ours = (
+            run(folder / how, [*words, "--fault", "nan"], supervised=True, settings=[setting])
+            for how, setting in (
+                ("off", "device.late_reads=off"),
+                (late, f"device.late_reads={late}"),
+            )
+        )
+        if at_once.code or ours.code:
+            return Row(what=kind, found=_failure(at_once if at_once.code else ours), good=False)
+        other = differences(at_once.result(), ours.result())
+        told = [(one.treatments(), one.events("update_skipped")) for one in (at_once, ours)]
+        done = [(names, [event["step"] for event in events]) for names, events in told]
+        said = "bit for bit" if not other else f"DIFFERS: {', '.join(other[:3])}"
+        said += f"; treated: {done[1]}" if done[0] == done[1] else f"; TREATED: {done}"
+        return Row(what=kind, found=said, good=not other and done[0] == done[1])
+
+    return place.each(one, place.kinds(LATE))
 
 
 def captures(place: Place) -> list[Row]:

@@ -10,7 +10,7 @@ from typing import Any
 from supervisor.codes import Subject
 from supervisor.ladder.decisions import GUARD_RUNG, Budget, Decisions
 from supervisor.ladder.going_back import GoingBack
-from supervisor.ladder.guard import LEFT, Guard, GuardVerdict, is_nonfinite
+from supervisor.ladder.guard import LEFT, Guard, GuardVerdict, NormLimit, is_nonfinite
 from supervisor.ladder.initial_divergence import LAST_STEP, InitialDivergence
 from supervisor.ladder.rung_choice import COURSE, RungChoice
 from supervisor.ladder.rungs import FREE, Rungs
@@ -72,6 +72,21 @@ class EscalationLadder:
     def waits_for_level(self) -> bool:
         """See `Treatments`."""
         return self._treatments.waits_for_level
+
+    def foresee(self, record: StepRecord) -> None:
+        """A calm step is judged later: see `Guard.foresee`."""
+        self._guard.foresee(record)
+
+    def norm_limit(self, *, clips_at: float, has_moving_objective: bool) -> NormLimit | None:
+        """From which gradient norm on `decide` leaves the next update out, beside what is not
+        finite; None where that cannot be known before the step. Arguments: see the guard's."""
+        back, trials = self._going_back, self.trials
+        is_in_trouble = back.stopped or back.resigned or self._waits or self._treatments.active
+        if is_in_trouble or trials.has_left or trials.takes_over:
+            return None
+        if not self.policy.guard.skip_nonfinite:
+            return None
+        return self._guard.norm_limit(clips_at=clips_at, has_moving_objective=has_moving_objective)
 
     def decide(
         self,

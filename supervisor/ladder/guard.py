@@ -6,7 +6,7 @@ import enum
 import math
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from supervisor.codes import Subject
@@ -43,6 +43,22 @@ class GuardVerdict(enum.Enum):
     ROLLBACK = "rollback"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NormLimit:
+    """From which gradient norm on an update is left out, as is known before the step.
+
+    Attributes:
+        norm: larger ones are; infinity where no finite norm is.
+        loss: but only beside a loss above this; minus infinity: beside any.
+    """
+
+    norm: float = math.inf
+    loss: float = -math.inf
+
+
+NO_LIMIT = NormLimit()
+
+
 class Guard:
     """Decides whether this update may be applied, by what it would do to the weights.
 
@@ -64,12 +80,42 @@ class Guard:
         self._ruined_at = LONG_AGO
         self._first_bad_step = -1
         self._tick = 0
+        self._foreseen = 0  # of the newest norms in the window: they are still to be judged
 
     def forget_levels(self) -> None:
         """An announced change: what is absurd is learned anew, from `MIN_WINDOW` steps."""
         self.loss.clear()
         self._grad.clear()
+        self._foreseen = 0
         self._skips = []
+
+    def foresee(self, record: StepRecord) -> None:
+        """Takes in the norm of a calm step before the step is judged, for `norm_limit`."""
+        if record.grad_norm_seen:
+            self._grad.add(record.grad_norm)
+            self._foreseen += 1
+
+    def norm_limit(self, *, clips_at: float, has_moving_objective: bool) -> NormLimit:
+        """What is absurd in the next step: far beyond the recent norms, and beyond those with which
+        this run began.
+
+        What the script's own clipping leaves of a norm counts, unless the loss is absurd as well:
+        then its direction is of no use, however short it is.
+
+        Args:
+            clips_at: the bound of that clipping; infinity where it does not clip.
+            has_moving_objective: see `StepRecord`; then no finite norm is absurd.
+        """
+        window, scale, factor = self._grad, self.norm_scale, self.settings.spike_factor
+        if not self.settings.skip_spike or has_moving_objective or len(window) < MIN_WINDOW:
+            return NO_LIMIT
+        if window.median <= 0:  # most are zero, which is no yardstick for the others
+            unusual = factor * scale.line
+        else:
+            unusual = max(self._usual_limit(window), _variation(window))
+        limit = max(_least(scale), unusual)
+        loss = -math.inf if clips_at > limit else factor * self.scale.line
+        return NormLimit(norm=limit, loss=loss)
 
     def shows_ruin(self, risk: CrashRisk) -> bool:
         """Whether the loss has left its course, and this step or the last ones are beyond all that
@@ -85,6 +131,8 @@ class Guard:
         """Judges a step; returns what is to be done, and the risk with the guard's reason."""
         self._tick += 1
         self._ruin.append(int(self.is_ruin(record)))
+        is_foreseen = record.grad_norm_seen and self._foreseen > 0
+        self._foreseen -= is_foreseen
         if self._skips:
             window = self.settings.skip_window
             self._skips = [t for t in self._skips if self._tick - t <= window]
@@ -94,7 +142,7 @@ class Guard:
             sick, after = True, "and stays beyond all that the untrained weights gave"
             self._ruined_at = self._tick
         if not (skips or sick):
-            self._accept(record)
+            self._accept(record, is_foreseen=is_foreseen)
             return None, risk
         told = (why, subject) if skips else (f"{risk.reason}, {after}", risk.subject)
         risk = replace(risk, cause=self.cause(record), reason=told[0], subject=told[1])
@@ -127,17 +175,17 @@ class Guard:
         return self.settings.skip_nonfinite and not record.loss_scale > 0
 
     def _is_absurd_gradient(self, record: StepRecord) -> bool:
-        """Far beyond the recent norms, and beyond those with which this run began. Not with inputs
-        of another distribution within the usual range: the next batch shows what they are."""
-        if not self.settings.skip_spike or record.has_moving_objective or is_odd_batch(record):
+        """See `norm_limit`. Not with inputs of another distribution within the usual range: the
+        next batch shows what they are."""
+        if record.grad_norm <= _least(self.norm_scale) or is_odd_batch(record):
             return False
-        norm, scale = self._applied_norm(record), self.norm_scale
-        least = max(SURE * scale.line, scale.level / SHARE)  # ten times the untrained size
-        return norm > least and self._is_absurd(norm)
+        moves = record.has_moving_objective
+        limit = self.norm_limit(clips_at=record.clips_at, has_moving_objective=moves)
+        is_absurd_loss = limit.loss == -math.inf or record.loss > limit.loss
+        return record.grad_norm > limit.norm and is_absurd_loss
 
     def _applied_norm(self, record: StepRecord) -> float:
-        """What the script's own clipping leaves of it, unless the loss is absurd as well: then its
-        direction is of no use, however short it is."""
+        """What reaches the weights of it, see `norm_limit`."""
         if record.loss > self.settings.spike_factor * self.scale.line:
             return record.grad_norm
         return min(record.grad_norm, record.clips_at)
@@ -178,26 +226,19 @@ class Guard:
     def cause(self, record: StepRecord) -> Cause:
         return Cause.NONFINITE if is_nonfinite(record) else Cause.SPIKE
 
-    def _is_absurd(self, norm: float) -> bool:
-        window = self._grad
-        if len(window) < MIN_WINDOW:
-            return False
-        if window.median <= 0:  # most are zero, which is no yardstick for the others
-            return norm > self.settings.spike_factor * self.norm_scale.line
-        return norm > self._usual_limit(window) and _is_unusual(norm, window)
-
     def _usual_limit(self, window: RobustWindow) -> float:
         """`spike_factor` times the largest usual norms, and more while the window is not full: the
         fewer norms are known, the farther out the largest to come may lie."""
         rarity = window.size / len(window)
         return self.settings.spike_factor * rarity * window.quantile(0.99)
 
-    def _accept(self, record: StepRecord) -> None:
+    def _accept(self, record: StepRecord, *, is_foreseen: bool = False) -> None:
         if record.loss_seen and math.isfinite(record.loss):
             self.loss.add(record.loss)
             self.scale.update(record.loss)
         if record.grad_norm_seen:
-            self._grad.add(record.grad_norm)
+            if not is_foreseen:
+                self._grad.add(record.grad_norm)
             self.norm_scale.update(record.grad_norm)
 
     def state_dict(self) -> dict[str, Any]:
@@ -216,6 +257,7 @@ class Guard:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.loss.load_state_dict(state["loss"])
         self._grad.load_state_dict(state["grad"])
+        self._foreseen = 0
         self.scale.load_state_dict(state["scale"])
         self.norm_scale.load_state_dict(state["norm_scale"])
         self._ruin = deque(state["ruin"], maxlen=RUIN_LOOK)
@@ -225,14 +267,19 @@ class Guard:
         self._tick = int(state["tick"])
 
 
-def _is_unusual(value: float, window: RobustWindow) -> bool:
-    """Beyond the variation of the positive values in `window`, where that is wide.
+def _least(scale: RunScale) -> float:
+    """No smaller norm is absurd: ten times the untrained size, or above all of that time."""
+    return max(SURE * scale.line, scale.level / SHARE)
+
+
+def _variation(window: RobustWindow) -> float:
+    """How far the positive values in `window` vary, where that is wide.
 
     The 90th percentile lies 1.28 standard deviations above the median: its fifth power in the log
     domain, 6.4.
     """
     median = window.median
-    return value > median * min((window.quantile(0.9) / median) ** 5, 1e300)
+    return median * min((window.quantile(0.9) / median) ** 5, 1e300)
 
 
 def is_nonfinite(record: StepRecord) -> bool:

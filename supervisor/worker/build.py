@@ -77,6 +77,7 @@ from supervisor.worker.script_state.script_state import ScriptStatePart
 from supervisor.worker.script_state.user_tensors import FirstVariables, UserTensors
 from supervisor.worker.sides import AllSides
 from supervisor.worker.state_restorer import StateRestorer
+from supervisor.worker.step_record.late_steps import LateSteps
 from supervisor.worker.step_record.recorded_steps import RecordedSteps
 from supervisor.worker.step_record.script_changes import ScriptChanges
 from supervisor.worker.step_record.step_recorder import StepRecorder
@@ -386,6 +387,15 @@ class BuiltWorker(WorkerContext):
             exchanges=self.exchanges,
             averages=self.averages,
             heartbeat=self.heartbeat,
+            late=LateSteps(
+                self,
+                steps,
+                self.step_judge,
+                self.pipeline,
+                self.updates,
+                self.watch,
+                self.probes,
+            ),
         )
 
     def _session(self) -> Replay | None:

@@ -17,6 +17,7 @@ Where the script's GradScaler leaves an update out, `before_update` is never cal
 from __future__ import annotations
 
 import functools
+import math
 import sys
 import time
 import weakref
@@ -48,6 +49,7 @@ from supervisor.worker.ranks.exchanges import Exchanges, FirstAverages
 from supervisor.worker.ranks.waiting_ranks import OwnTime
 from supervisor.worker.reads.recording import Recording, encode
 from supervisor.worker.script_state.user_frames import is_within_expression
+from supervisor.worker.step_record.late_steps import LateSteps
 from supervisor.worker.step_record.step_recorder import StepRecorder
 from supervisor.worker.treatment.trial_step import OlderWeights
 from supervisor.worker.treatment.update_controls import AS_IT_IS, POISONED, UpdateControls
@@ -82,6 +84,7 @@ class Live(TrainingHooks):
         averages: FirstAverages,
         heartbeat: Heartbeat,
         mistakes: MistakeWatch,
+        late: LateSteps,
     ) -> None:
         breakers, is_alone = context.breakers, context.place.is_alone
         faults = context.rundir.root / f"faults{context.suffix}.json"
@@ -109,6 +112,8 @@ class Live(TrainingHooks):
         self._injector = injector
         self._armed = injector.is_armed
         self.mistakes = mistakes
+        self._late = late
+        self.has_late_steps = late.is_on
         self._forward_part = breakers("forward", records=True)
         self._loss_part = breakers("loss")
         self._scaler_part = breakers("scaler", records=True)
@@ -230,6 +235,8 @@ class Live(TrainingHooks):
         if self._trial.is_on:
             self._trial.backward_begins(roots, self._scaled)
         if not probe.backward_calls:
+            if self._late.is_on:
+                self._late.backward_begins()
             self._own_time.backward_begins(self.progress.steps_done)
         self._steps.begin_backward()
         if not self._loss_part.is_on:
@@ -276,6 +283,12 @@ class Live(TrainingHooks):
             self._scaled = None
         else:
             self._count_other(optimizer)  # as a replay does, which leaves nothing out
+
+    def scaler_reads(self, optimizer: Optimizer, call: Call) -> Any:
+        if self._late.is_on and not self._armed and optimizer is self.clock.main():
+            with self._scaler_part:
+                self._late.send_ahead(optimizer)
+        return call()
 
     def scaler_call(self, call: Call) -> Any:
         return self._region(call)
@@ -336,11 +349,15 @@ class Live(TrainingHooks):
             self._update_part.caught(error)
             return None
 
-    def _begin_update(self, optimizer: Optimizer, *, is_main: bool) -> None:
+    def _begin_update(
+        self, optimizer: Optimizer, *, is_main: bool, has_closure: bool = False
+    ) -> None:
         """Judges the step of the main optimizer, and changes the update as it is planned."""
         step, updates = self.progress.steps_done, self._updates
         if self._armed:
             self._injector.on_gradients(step, updates.parameters(optimizer))
+        if self._late.is_on and self._is_late(optimizer, is_main, has_closure):
+            return
         scale, scaler_skips = told_by_scaler(optimizer)
         if is_main:
             if self._trial.is_on:
@@ -368,6 +385,25 @@ class Live(TrainingHooks):
             except BaseException as error:
                 self._watching_part.caught(error)
 
+    def _is_late(self, optimizer: Optimizer, is_main: bool, has_closure: bool) -> bool:
+        """Takes in the step before; whether the numbers of this one are not waited for."""
+        late, step = self._late, self.progress.steps_done
+        if is_main:
+            late.take_in()
+        if has_closure or self.mistakes.is_on or self._trial.is_on:
+            return False
+        if not (late.start(optimizer) if is_main else late.begin_follower(optimizer)):
+            return False
+        if self._armed:
+            self._injector.before_step(step, optimizer)
+        if self._watching_part.is_on:
+            try:
+                norm = math.nan if is_main else None
+                self._watch.update_begins(optimizer, norm, self.progress.probe.clips_at)
+            except BaseException as error:
+                self._watching_part.caught(error)
+        return True
+
     def _judge(
         self,
         optimizer: Optimizer,
@@ -393,7 +429,7 @@ class Live(TrainingHooks):
         try:
             with torch.no_grad():
                 if not plans_before:
-                    self._begin_update(optimizer, is_main=is_main)
+                    self._begin_update(optimizer, is_main=is_main, has_closure=True)
                 else:
                     self._updates.hide_again(optimizer)
         except BaseException as error:
@@ -443,6 +479,8 @@ class Live(TrainingHooks):
                 self._watching_part.caught(error)
         if self._updates.is_open:
             self._updates.update_ended()
+        if self._late.flagged:
+            self._late.update_ended()
         if self._armed:
             self._injector.on_updated(self.progress.steps_done, optimizer)
         if is_main:
@@ -461,6 +499,7 @@ class Live(TrainingHooks):
                 self._scaled = None
             self._watch.failed(optimizer)
             self._updates.update_ended()
+            self._late.update_ended()
             if is_main and self._steps.row >= 0:
                 self._finish_step(optimizer)
         except BaseException as error:
@@ -505,6 +544,8 @@ class Live(TrainingHooks):
             self._boundary_at = step
             self.progress.graphs.boundaries += 1
             if is_looked_at:
+                if self._late.is_on:
+                    self._late.take_in()
                 self._parts.at_boundary(step)
 
     def _is_looked_at(self) -> bool:
@@ -540,6 +581,11 @@ class Live(TrainingHooks):
         return self.clock.by_others
 
     # --- the rest ----------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Has the last step judged, if its numbers are still to come."""
+        with self.call_state.region():
+            self._late.take_in()
 
     def continue_at(self, steps_done: int, clock: BoundaryClock, region: int) -> None:
         """Takes over from a fast-forward that stands at the boundary of `steps_done`.

@@ -235,6 +235,9 @@ class Replay(TrainingHooks):
         optimizer.step()
         return None
 
+    def scaler_reads(self, optimizer: Optimizer, call: Call) -> Any:
+        return call()
+
     def scaler_call(self, call: Call) -> Any:
         return None
 

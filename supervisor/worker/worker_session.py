@@ -58,6 +58,7 @@ class Session:
         grace_s: float,
     ) -> None:
         self.call_state = live.call_state
+        self.has_late_steps = live.has_late_steps
         self.registry = live.registry
         self.controls, self.use = updates.controls, updates.use
         self.resumption = resumption
@@ -204,6 +205,7 @@ class Session:
 
     def sickness(self) -> str:
         """Why what the script ends with is no good; empty if nothing is known against it."""
+        self._ending.parts.guarded(self._live.settle)
         with self.call_state.region():
             return self._sickness.reason()
 

@@ -45,7 +45,7 @@ torch.save(net.state_dict(), sys.argv[1])
 print("reads", reads[0])
 """
 OTHERS = ("clipped", "zeroed", "scaler")
-SETTINGS = ("checkpoint.every_steps=15", "checkpoint.background=false")
+SETTINGS = ("checkpoint.every_steps=15", "checkpoint.background=false", "probes.enabled=false")
 
 
 def rows(ended: Ended) -> list[list[float]]:

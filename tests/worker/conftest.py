@@ -19,8 +19,10 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     monkeypatch.setattr(user_frames, "_users_modules", list)
     started: list[LiveWorker] = []
 
-    def begin(*args: object, **more: object) -> LiveWorker:
-        live = LiveWorker(*args, **more)  # type: ignore[arg-type]
+    def begin(
+        *args: object, of: Callable[..., LiveWorker] = LiveWorker, **more: object
+    ) -> LiveWorker:
+        live = of(*args, **more)
         started.append(live)
         return live
 

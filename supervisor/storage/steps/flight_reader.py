@@ -19,6 +19,7 @@ from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.step_rows import (
     ANNOUNCED,
     BEGINS_TRAINING,
+    FLAGS_OFFSET,
     GRAD_SEEN,
     HEADER,
     HEADER_BYTES,
@@ -28,6 +29,7 @@ from supervisor.storage.steps.step_rows import (
     OBSERVED_SHIFT,
     OBSERVED_SLOTS,
     OTHERS_TRAINED,
+    PENDING,
     ROW,
     SCALER_SKIPPED,
     STEP_DTYPE,
@@ -52,7 +54,19 @@ class FlightReader:
         self._fd = -1
 
     def rows(self) -> int:
-        """Returns how many complete rows there are now.
+        """Returns how many complete rows there are now; see `PENDING`.
+
+        Raises:
+            RunDirectoryError: the file is not a flight recorder's, or of another version.
+        """
+        rows = self._stored()
+        if rows:
+            at = HEADER_BYTES + (rows - 1) * ROW.size + FLAGS_OFFSET
+            rows -= bool(int.from_bytes(os.pread(self._fd, 4, at), "little") & PENDING)
+        return rows
+
+    def _stored(self) -> int:
+        """Returns the same with rows whose numbers are still to come.
 
         Raises:
             RunDirectoryError: the file is not a flight recorder's, or of another version.
@@ -72,7 +86,7 @@ class FlightReader:
         Raises:
             RunDirectoryError: the file is not a flight recorder's, or of another version.
         """
-        held = self.rows()
+        held = self._stored()
         return self._written() - held if self._fd >= 0 else 0
 
     def _written(self) -> int:

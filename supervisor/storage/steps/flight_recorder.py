@@ -29,17 +29,23 @@ from supervisor.storage.steps.step_rows import (
     HEADER,
     HEADER_BYTES,
     IN_ENVIRONMENT,
+    LOSS_AND_NORM,
+    LOSS_OFFSET,
     LOSS_SEEN,
     MAGIC,
     MAX_NAMES,
+    OBSERVED,
+    OBSERVED_OFFSET,
     OBSERVED_SHIFT,
     OBSERVED_SLOTS,
     OTHERS_TRAINED,
+    PENDING,
     REPLAYED,
     RISK_OFFSET,
     ROW,
     ROW_BYTES,
     ROWS_OFFSET,
+    SCALE_OFFSET,
     SCALER_SKIPPED,
     STEP_DTYPE,
     UPDATE_SKIPPED,
@@ -52,6 +58,7 @@ from supervisor.storage.steps.step_rows import (
 __all__ = [
     "GRAD_SEEN",
     "LOSS_SEEN",
+    "PENDING",
     "REPLAYED",
     "SCALER_SKIPPED",
     "STEP_DTYPE",
@@ -186,6 +193,26 @@ class FlightRecorder:
         if more:
             self._more.append(row, more)
         return values, flags
+
+    def complete(self, row: int, record: StepRecord) -> None:
+        """Stores what was still to come of a row that was appended as `PENDING`: loss, norm, loss
+        scale and observed values."""
+        at = HEADER_BYTES + row * ROW_BYTES
+        memory, flags = self._memory, 0
+        LOSS_AND_NORM.pack_into(memory, at + LOSS_OFFSET, record.loss, record.grad_norm)
+        _RISK.pack_into(memory, at + SCALE_OFFSET, record.loss_scale)
+        if record.observed:
+            observed, flags = self._observed(row, record.observed)
+            OBSERVED.pack_into(memory, at + OBSERVED_OFFSET, *observed)
+        if record.loss_seen:
+            flags |= LOSS_SEEN
+        if record.grad_norm_seen:
+            flags |= GRAD_SEEN
+        if record.scaler_skipped:
+            flags |= SCALER_SKIPPED
+        at += FLAGS_OFFSET
+        known = int.from_bytes(memory[at : at + 4], "little")
+        memory[at : at + 4] = (known & ~PENDING | flags).to_bytes(4, "little")
 
     def mark(self, row: int, *, flags: int) -> None:
         """Adds `flags` to those of a stored row, in place.

@@ -71,6 +71,8 @@ OTHERS_TRAINED = 32
 BEGINS_TRAINING = 64
 ANNOUNCED = 128
 IN_ENVIRONMENT = 256
+PENDING = 512
+"""The numbers of the step have not come from its device yet. Readers see no such row at the end."""
 
 OBSERVED_SHIFT = 16
 """Bit 16 + i of `flags`: slot i was observed (NaN is a value too)."""
@@ -78,6 +80,10 @@ OBSERVED_SHIFT = 16
 ATTEMPT_OFFSET = 8
 FLAGS_OFFSET = 12
 RISK_OFFSET = int(STEP_DTYPE.fields["risk"][1])  # type: ignore[index]
+LOSS_OFFSET = int(STEP_DTYPE.fields["loss"][1])  # type: ignore[index]
+LOSS_AND_NORM = struct.Struct("<2d")
+SCALE_OFFSET = int(STEP_DTYPE.fields["loss_scale"][1])  # type: ignore[index]
+OBSERVED_OFFSET = int(STEP_DTYPE.fields["observed"][1])  # type: ignore[index]
 
 
 def columns_path(path: Path) -> Path:

@@ -94,6 +94,11 @@ class Deferral:
             and (record.loss_scale == last.loss_scale or math.isnan(last.loss_scale))
         )
 
+    @property
+    def knows_calm(self) -> bool:
+        """Whether any step can be calm: `RECENT` ones were judged since the last trouble."""
+        return self.loss_line > -math.inf
+
     def judged(self, record: StepRecord, *, trouble: bool = False, noticed: bool = False) -> None:
         """Takes in a step that was judged; `settle` has to come behind the last of them.
 

@@ -63,8 +63,8 @@ class StepProbe:
         """Begins the next step."""
         self.loss = 0.0
         self.loss_seen = False
-        if self.on_device.waiting:
-            self.on_device.waiting = {}
+        if self.on_device.waiting or self.on_device.sent:
+            self.on_device.forget()
         self.grad_norm: float | None = None
         self.backward_calls = 0
         self.forward_calls = 0
@@ -98,6 +98,8 @@ class StepProbe:
     def saw_scale(self, scaler: Any) -> None:
         """A GradScaler is in use: its scale."""
         scale: Any = getattr(scaler, "_scale", None)
+        if "scale" in self.on_device.sent:
+            return
         if is_late(scale):
             self.on_device.put("scale", scale, lambda number: setattr(self, "loss_scale", number))
         else:
@@ -105,7 +107,7 @@ class StepProbe:
 
     def settle(self) -> None:
         """Reads what is still on a device; waits for it."""
-        if self.on_device.waiting:
+        if self.on_device.waiting or self.on_device.sent:
             self.on_device.read()
 
     def _add_loss(self, loss: float) -> None:
@@ -221,7 +223,10 @@ def norm_of_gradients(parameters: Iterable[torch.Tensor]) -> torch.Tensor | floa
 
 def _norm(dense: list[torch.Tensor]) -> torch.Tensor | float:
     if len(_group_tensors_by_device_and_dtype([dense])) > 1:  # type: ignore[list-item]
-        return math.sqrt(sum(float(torch.linalg.vector_norm(_real(g).float())) ** 2 for g in dense))
+        each = [torch.linalg.vector_norm(_real(g).float()) for g in dense]
+        if len({g.device for g in dense}) > 1:
+            return math.sqrt(sum(float(norm) ** 2 for norm in each))
+        return torch.stack(each).double().square().sum().sqrt()
     kind = torch.float32 if dense[0].dtype in _HALF else None
     norms = torch._foreach_norm(dense, 2, kind)
     norm: torch.Tensor = torch.linalg.vector_norm(torch.stack(norms).float())

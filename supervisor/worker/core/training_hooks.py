@@ -77,6 +77,11 @@ class TrainingHooks(ABC):
         """``scaler.step(optimizer)``."""
 
     @abstractmethod
+    def scaler_reads(self, optimizer: Optimizer, call: Call) -> Any:
+        """Within ``scaler.step(optimizer)``: `call` reads from the device whether all gradients are
+        finite, and makes the update if they are."""
+
+    @abstractmethod
     def scaler_call(self, call: Call) -> Any:
         """``scaler.update()`` and ``scaler.unscale_(optimizer)``."""
 
@@ -94,6 +99,8 @@ class Seen(Protocol):
     last_model: Callable[[], Module | None]
     hooks: Sides[TrainingHooks]
     """Whoever answers now: the replay, or the live driver."""
+    has_late_steps: bool
+    """Numbers of steps may come from a device later (`LateSteps`)."""
 
     def object_found(self, kind: str, found: Any) -> None: ...
     def batch_found(self, iterator: Any, batch: Any) -> None: ...

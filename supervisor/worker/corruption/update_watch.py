@@ -196,6 +196,11 @@ class WatchedOptimizer:
             for then, now in zip(before, after, strict=True)
         ]
 
+    def norm_is(self, norm: float) -> None:
+        """That of the newest update, which began with NaN, is known."""
+        if self._rows and math.isnan(self._rows[-1][1]):
+            self._rows[-1] = self._rows[-1][0], norm
+
     def rewritten(self) -> list[torch.Tensor]:
         """Returns the parameters that somebody else has written to since the last look."""
         made = self.count
@@ -327,7 +332,7 @@ class UpdateWatch:
         """An update is about to be made.
 
         Args:
-            norm: of all its gradients; None if it is not known.
+            norm: of all its gradients; None if it is not known, NaN if `norm_is` tells it.
             clips_at: the bound of the script's own clipping; infinite if there was none.
         """
         watched = self._watched.get(optimizer)
@@ -341,6 +346,12 @@ class UpdateWatch:
         ):
             largest = math.inf  # what the script did behind its clipping, the norm does not know
         self.awaits_end = watched.update_begins(optimizer, largest)
+
+    def norm_is(self, optimizer: Optimizer, norm: float, clips_at: float) -> None:
+        """Of the newest update; see `begin`."""
+        watched = self._watched.get(optimizer)
+        if watched is not None:
+            watched.norm_is(min(norm, clips_at) * ROUNDED)
 
     def update_ended(self, optimizer: Optimizer) -> None:
         """It was made."""

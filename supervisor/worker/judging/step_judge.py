@@ -93,6 +93,10 @@ def _event(alert: Alert, step: int, places: Sequence[Mapping[str, Any]]) -> Aler
     )
 
 
+def _nothing() -> None:
+    """No step's numbers are on their way."""
+
+
 GOING_BACK = frozenset({"rollback", "back_to_start", "restart"})
 
 
@@ -110,6 +114,8 @@ class StepJudge(Part):
     Attributes:
         calm: tells which steps are calm, so that their judgement may wait.
         waiting: those that wait, with their rows in the flight recorder, oldest first.
+        take_in: has the last step judged if its numbers have not come from a device yet.
+        foresees: the guard takes in the norms of steps that wait: its limit is asked for.
     """
 
     name = "actions"
@@ -125,6 +131,8 @@ class StepJudge(Part):
     ) -> None:
         self.calm = Deferral()
         self.waiting: list[tuple[StepRecord, int]] = []
+        self.take_in: Callable[[], None] = _nothing
+        self.foresees = False
         self._agreement = runner.agreement
         self._pipeline = pipeline
         self._journal = alerts.journal
@@ -153,11 +161,26 @@ class StepJudge(Part):
         waiting = self.waiting
         waiting.append((group, row))
         if self.calm.is_calm(group) and len(waiting) < MAX_WAITING:
-            return False
-        return self.judge_waiting(last_is_now=is_in_time)
+            if not self.foresees:
+                return False
+            if not (group.announced or group.begins_training):
+                self._pipeline.ladder.foresee(group)
+                return False
+        return self._judge_all(last_is_now=is_in_time)
 
-    def judge_waiting(self, *, last_is_now: bool = False) -> bool:
-        """Judges all steps that wait, oldest first.
+    def foresee(self) -> None:
+        """From here on the guard's limit is asked for before each step."""
+        if not self.foresees:
+            self._judge_all()
+            self.foresees = True
+
+    def judge_waiting(self) -> None:
+        """Judges all steps that wait, oldest first."""
+        self.take_in()
+        self._judge_all()
+
+    def _judge_all(self, *, last_is_now: bool = False) -> bool:
+        """The same, without a step whose numbers have not come yet.
 
         Args:
             last_is_now: the last of them is the step under way, whose update can still be left out.

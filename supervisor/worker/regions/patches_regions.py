@@ -43,6 +43,8 @@ def instrument(session: Seen, loading: Sides[LoadingHooks]) -> None:
     _patch_backward(session)
     _patch_updates(session)
     _patch_scaler(session)
+    if session.has_late_steps:
+        _patch_scalers_read(session)
     _patch_clipping(session)
     _patch_autocast(session)
     _patch_construction(session)
@@ -262,6 +264,22 @@ def _patch_scaler(session: Seen) -> None:
     wrap("step", lambda scaler, given, call: session.hooks.now.scaler_step(scaler, given, call))
     wrap("update", lambda scaler, given, call: session.hooks.now.scaler_call(call))
     wrap("unscale_", lambda scaler, given, call: session.hooks.now.scaler_call(call))
+
+
+def _patch_scalers_read(session: Seen) -> None:
+    """Of optimizers that take no flag: for others a scaler reads nothing."""
+    scaler_class = torch.amp.GradScaler
+    original = scaler_class._maybe_opt_step
+
+    @outside_dynamo
+    @functools.wraps(original)
+    def _maybe_opt_step(self: Any, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
+        call = functools.partial(original, self, optimizer, *args, **kwargs)
+        if not session.call_state.active or is_capturing():
+            return call()
+        return session.hooks.now.scaler_reads(optimizer, call)
+
+    scaler_class._maybe_opt_step = _maybe_opt_step  # type: ignore[method-assign]
 
 
 def _patch_clipping(session: Seen) -> None:

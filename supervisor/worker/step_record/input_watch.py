@@ -283,6 +283,21 @@ class InputWatch:
             self._give_up(error)
             return {}
 
+    def take(self) -> BatchSample | None:
+        """Returns what `saw` has kept of the step's input, for `judge_earlier`."""
+        batch, self._now = self._now, None
+        return batch
+
+    def judge_earlier(
+        self, batch: BatchSample | None, loss: float, observed: Mapping[str, float]
+    ) -> dict[str, float]:
+        """As `judge`, when the next step has begun."""
+        now, self._now = self._now, batch
+        try:
+            return self.judge(loss, observed)
+        finally:
+            self._now = now if self._is_on else None
+
     def _give_up(self, error: BaseException) -> None:
         self._is_on = False
         self.forget()

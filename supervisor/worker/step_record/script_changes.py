@@ -76,17 +76,25 @@ class ScriptChanges:
         self._change = 0.0
         self._find_references()
 
-    def judge(self, step: int, loss: float, main: Optimizer, size: int) -> dict[str, float]:
+    def look(self, step: int, main: Optimizer, size: int) -> None:
+        """The first half of `judge`, while the loss is still to come from a device."""
+        if self._is_on:
+            self._take_in(step, main, size)
+
+    def judge(
+        self, step: int, loss: float, main: Optimizer | None = None, size: int = 0
+    ) -> dict[str, float]:
         """Returns what is to be observed at this step.
 
         Args:
             loss: NaN if it is not known.
-            main: the optimizer whose update is a step.
+            main: the optimizer whose update is a step; None after `look`.
             size: number of tensors that it trains.
         """
         if not self._is_on:
             return {}
-        self._take_in(step, main, size)
+        if main is not None:
+            self._take_in(step, main, size)
         losses = self._losses
         is_high = len(losses) >= FEWEST and math.isfinite(loss) and loss > max(losses)
         if math.isfinite(loss):

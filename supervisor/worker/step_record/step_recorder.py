@@ -14,14 +14,19 @@ import torch
 from torch.optim import Optimizer
 
 from supervisor.records import StepRecord
-from supervisor.storage.steps.flight_recorder import SCALER_SKIPPED, UPDATE_SKIPPED, FlightRecorder
+from supervisor.storage.steps.flight_recorder import (
+    PENDING,
+    SCALER_SKIPPED,
+    UPDATE_SKIPPED,
+    FlightRecorder,
+)
 from supervisor.storage.steps.replay_log import ReplayLogWriter
 from supervisor.training_state.gradients import earlier_gradients
 from supervisor.worker.core.device_values import is_late
 from supervisor.worker.core.step_probe import has_values, norm_of_gradients
 from supervisor.worker.core.worker_context import WorkerContext
 from supervisor.worker.probes.probes import Probes
-from supervisor.worker.step_record.input_watch import InputWatch
+from supervisor.worker.step_record.input_watch import BatchSample, InputWatch
 from supervisor.worker.step_record.script_changes import ScriptChanges
 from supervisor.worker.treatment.update_controls import UpdateControls
 
@@ -188,7 +193,7 @@ class StepRecorder:
         """
         progress = self._progress
         probe, step = progress.probe, progress.steps_done
-        parameters = self._see_gradients(main, scale)
+        parameters = self.see_gradients(main, scale)
         if self.scaler is not None and self.scaler.is_enabled():
             if scale == 1.0:
                 probe.saw_scale(self.scaler)
@@ -220,9 +225,44 @@ class StepRecorder:
         )
         return record
 
-    def mark_skipped(self) -> None:
-        """The update of the recorded step is left out."""
-        self._recorder.mark(self.row, flags=UPDATE_SKIPPED)
+    def record_later(self, main: Optimizer) -> StepRecord:
+        """Records the step under way without its numbers, which are still to come from a device:
+        `complete` is told them."""
+        progress = self._progress
+        probe, step = progress.probe, progress.steps_done
+        self.changes.look(step, main, self._main_size)
+        now = time.time()
+        record = probe.record(step, now, main)
+        record.loss_seen = record.grad_norm_seen = False
+        observed, record.observed = record.observed, {}
+        self.row = self._recorder.append(
+            record,
+            time=now,
+            backward_calls=probe.backward_calls,
+            forward_calls=probe.forward_calls,
+            batch_signature=probe.signature,
+            flags=PENDING,
+        )
+        record.observed = observed
+        return record
+
+    def complete(self, record: StepRecord, row: int, batch: BatchSample | None) -> None:
+        """The numbers of a step are in its record: what follows from them is added, and its row is
+        completed.
+
+        Args:
+            batch: its input, as `InputWatch.take` gave it.
+        """
+        loss = record.loss if record.loss_seen else math.nan
+        seen = self.inputs.judge_earlier(batch, loss, record.observed)
+        seen |= self.changes.judge(record.step, loss)
+        if seen:
+            record.observed = {**seen, **record.observed}
+        self._recorder.complete(row, record)
+
+    def mark_skipped(self, row: int | None = None) -> None:
+        """The update of a step is left out: of the one under way, or of the one with this row."""
+        self._recorder.mark(self.row if row is None else row, flags=UPDATE_SKIPPED)
 
     def finish(self, main: Optimizer) -> None:
         """The update of the recorded step was made: the next step begins."""
@@ -245,7 +285,7 @@ class StepRecorder:
         if progress.steps_done >= self._probes.next_step:
             self._probes.start(progress.steps_done)
 
-    def _see_gradients(self, main: Optimizer, scale: float) -> list[torch.Tensor]:
+    def see_gradients(self, main: Optimizer, scale: float = 1.0) -> list[torch.Tensor]:
         """Computes the gradient norm, unless the script's clipping has given it; returns all
         parameters."""
         probe = self._progress.probe

@@ -129,6 +129,20 @@ class UpdateControls:
         left_out = is_sick and self._leaves_out_other(float(norm or 0.0))
         return self.plan(optimizer, step, POISONED if left_out else "")
 
+    def is_as_it_is(self, step: int) -> bool:
+        """Whether nothing changes the update of `step`, but for its judgement."""
+        return self.controls.is_neutral and step not in self._skip_steps
+
+    def was_left_out(self, step: int) -> None:
+        """The optimizer itself has left out the update of `step`, as it was told to."""
+        self._on_skip(step, POISONED)
+
+    def follower_has_norm(self, step: int, norm: float) -> None:
+        """The same of an optimizer that steps after the main optimizer, by the norm of its
+        gradients."""
+        if self._leaves_out_other(norm):
+            self._on_skip(step, POISONED)
+
     def apply(self, optimizer: Optimizer, step: int, plan: UpdatePlan, scale: float = 1.0) -> None:
         """Changes the update of `optimizer` that is about to be made; `end` takes it back.
 

@@ -21,6 +21,7 @@ from supervisor.storage.steps import flight_recorder
 from supervisor.storage.steps.flight_recorder import (
     GRAD_SEEN,
     LOSS_SEEN,
+    PENDING,
     REPLAYED,
     STEP_DTYPE,
     UPDATE_SKIPPED,
@@ -418,3 +419,46 @@ def test_a_name_that_cannot_be_written_is_tried_again(tmp_path: Path) -> None:
 
     with FlightReader(recorder.path) as reader:
         assert [record.observed for record in reader.records()] == [{}, {"kl": 2.0}]
+
+
+def test_a_row_whose_numbers_are_still_to_come_is_not_seen_before_they_are_there(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "steps"
+    recorder, reader = FlightRecorder(path, 1), FlightReader(path)
+    recorder.append(StepRecord(step=0, loss=1.0, loss_seen=True), time=1.0)
+    row = recorder.append(StepRecord(step=1), time=2.0, flags=PENDING)
+    assert (reader.rows(), recorder.rows) == (1, 2)
+    assert [record.step for record in reader.records()] == [0]
+
+    found = StepRecord(
+        step=1,
+        loss=2.0,
+        grad_norm=3.0,
+        loss_scale=8.0,
+        loss_seen=True,
+        grad_norm_seen=True,
+        scaler_skipped=True,
+        observed={"reward": 4.0},
+    )
+    recorder.complete(row, found)
+
+    (_, late) = reader.records()
+    assert (late.loss, late.grad_norm, late.loss_scale) == (2.0, 3.0, 8.0)
+    assert late.loss_seen
+    assert late.grad_norm_seen
+    assert late.scaler_skipped
+    assert late.observed == {"reward": 4.0}
+    assert reader.lost_rows() == 0
+
+
+def test_a_killed_step_whose_numbers_never_came_is_a_row_without_them(tmp_path: Path) -> None:
+    path = tmp_path / "steps"
+    FlightRecorder(path, 1).append(StepRecord(step=0), time=1.0, flags=PENDING)
+
+    later = FlightRecorder(path, 2)
+    later.append(StepRecord(step=0, loss=1.0, loss_seen=True), time=2.0)
+
+    first, second = FlightReader(path).records()
+    assert not first.loss_seen
+    assert second.loss == 1.0

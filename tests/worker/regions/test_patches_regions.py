@@ -41,7 +41,7 @@ methods = {name: telling(name) for name in TrainingHooks.__abstractmethods__}
 Listener = type("Listener", (TrainingHooks,), methods)
 session = types.SimpleNamespace(
     hooks=types.SimpleNamespace(now=Listener()), call_state=call_state,
-    last_model=lambda: None,
+    last_model=lambda: None, has_late_steps=False,
     batch_found=lambda loader, batch: None,
     object_found=lambda kind, found: told.append("found " + kind),
     has_parameters=lambda module: any(True for _ in nn.Module.parameters(module)),
