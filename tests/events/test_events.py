@@ -39,6 +39,7 @@ PROMISED: dict[str, set[str]] = {
     "action": {"name", "rung", "cause", "cost_s", "outcome"},
     "worker_exited": {"cause", "returncode", "signum", "last_step", "evidence"},
     "resumed": {"from_step", "exactness", "reason"},
+    "healed": {"from_step", "waited_s", "answered"},
     "rollback": {"from_step", "to_step"},
 }
 """What each line of a kind has, whatever its value: programs that read a journal rely on it."""

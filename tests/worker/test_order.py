@@ -31,6 +31,7 @@ def test_parts_come_in_this_order(tmp_path: Path, start: Start) -> None:
         "samples",
         "probes",
         "scene of the end",
+        "healing of ranks",
         "leaving",
     ]
 

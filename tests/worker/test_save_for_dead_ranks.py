@@ -14,6 +14,7 @@ from supervisor.held_memory import PLACES, HeldMemory
 from supervisor.storage.run.kept_memory import KeptMemory
 from supervisor.training_state.state import digest, read_state
 from supervisor.worker import save_for_dead_ranks
+from supervisor.worker.checkpoints.rank_memory import KEPT_BEGAN
 from tests.worker.conftest import Start
 
 ALWAYS = ("checkpoint.every_steps=1000", "parting.every_steps=1")
@@ -43,7 +44,7 @@ def test_a_killed_process_leaves_the_checkpoint_of_its_last_boundary(
         state.pop("census", None)  # holds how it was packed
     assert digest(states[0]) == digest(states[1])
     assert (saved.step, saved.reason, saved.stable) == (7, "parting", False)
-    assert save_for_dead_ranks.BEGAN not in saved.meta
+    assert KEPT_BEGAN not in saved.meta
     assert live.rundir.replay_log(0).stat().st_size >= saved.meta["tape_offset"] > 0
 
 
