@@ -157,7 +157,7 @@ PARTS = (
         name="temporary folder",
         top="import shutil, tempfile",
         setup="$scratch = tempfile.mkdtemp()",
-        after="pathlib.Path($scratch, f'{$step}.txt').write_text(str($step))",
+        after='pathlib.Path($scratch, f"{$step}.txt").write_text(str($step))',
         end="""
             print("scratch", len(os.listdir($scratch)))
             shutil.rmtree($scratch); $scratch = ""
