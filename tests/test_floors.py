@@ -93,6 +93,7 @@ SUB_ROOMS: dict[str, tuple[str, ...]] = {
         "compute_check",
         "inspection",
         "step_record",
+        "mistakes/evidence",
         "mistakes",
     ),
     "detectors": ("statistics", "base", "loss", "gradients", "precision", "objective", "schedule"),
