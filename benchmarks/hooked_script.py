@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from torch.utils.data import dataloader
 
 from supervisor.testing.mistake_check import Hooked
-from supervisor.worker.mistakes import places
+from supervisor.worker.mistakes.evidence import places
 from supervisor.worker.mistakes.mistake import WeightsLoaded
 
 

@@ -86,11 +86,6 @@ PLANTED = (
         "",
         "model.eval()",
     ),
-    Planted(
-        f"{_GRU} --learning-rate 3",
-        "nothing_learned",
-        place="loss = F.cross_entropy(",
-    ),
 )
 
 

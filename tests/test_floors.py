@@ -95,6 +95,7 @@ SUB_ROOMS: dict[str, tuple[str, ...]] = {
         "compute_check",
         "inspection",
         "step_record",
+        "mistakes/evidence",
         "mistakes",
     ),
     "detectors": ("statistics", "base"),

@@ -20,7 +20,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from supervisor.records import Alert, StepRecord
 from supervisor.settings import MistakeSettings
 from supervisor.training_state.registry import Registry
-from supervisor.worker.mistakes import places
+from supervisor.worker.mistakes.evidence import places
 from supervisor.worker.mistakes.mistake import Mistake, SeenSoFar
 from supervisor.worker.mistakes.watch import MistakeWatch
 from supervisor.worker.script_state.user_frames import is_users

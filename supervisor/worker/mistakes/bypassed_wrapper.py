@@ -7,8 +7,8 @@ import linecache
 from torch import nn
 from torch.optim import Optimizer
 
+from supervisor.worker.mistakes.evidence.places import ScriptLine
 from supervisor.worker.mistakes.mistake import ForwardSeen, Mistake, Proof, SeenSoFar
-from supervisor.worker.mistakes.places import ScriptLine
 
 UPDATES = 5
 OWN_AVERAGING = (

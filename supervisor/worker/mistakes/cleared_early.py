@@ -8,16 +8,16 @@ import torch
 from torch.nn import Module
 from torch.optim import Optimizer
 
-from supervisor.worker.mistakes.loss_graph import LossGraph
-from supervisor.worker.mistakes.mistake import Mistake, Proof, SeenSoFar
-from supervisor.worker.mistakes.never_cleared import LARGE
-from supervisor.worker.mistakes.places import (
+from supervisor.worker.mistakes.evidence.loss_graph import LossGraph
+from supervisor.worker.mistakes.evidence.places import (
     ScriptLine,
     call_around,
     script_files,
     script_place,
     tree_of,
 )
+from supervisor.worker.mistakes.mistake import Mistake, Proof, SeenSoFar
+from supervisor.worker.mistakes.never_cleared import LARGE
 
 UPDATES = 10
 

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch.autograd.graph import GradientEdge
 
-from supervisor.worker.mistakes.loss_graph import LossGraph, behind_views, saved
+from supervisor.worker.mistakes.evidence.loss_graph import LossGraph, behind_views, saved
+from supervisor.worker.mistakes.evidence.places import loss_line, script_place
 from supervisor.worker.mistakes.mistake import Mistake, Proof, SeenSoFar
-from supervisor.worker.mistakes.places import loss_line, script_place
 
 TIMES = 3
 

@@ -10,9 +10,9 @@ from torch import nn
 from torch.nn import functional
 
 from supervisor.by_identity import IdentitySet
+from supervisor.worker.mistakes.evidence.places import class_of, told
+from supervisor.worker.mistakes.evidence.tensors_within import beginning, same
 from supervisor.worker.mistakes.mistake import ForwardSeen, Mistake, Proof, SeenSoFar
-from supervisor.worker.mistakes.places import class_of, told
-from supervisor.worker.mistakes.tensors_within import first_tensor
 
 DROPOUTS = frozenset(name for name in vars(functional) if name.endswith(("dropout", "dropout1d",
     "dropout2d", "dropout3d")) and not name.startswith("_"))  # fmt: skip
@@ -41,7 +41,7 @@ class DropoutInEvaluation(Mistake):
         self._trained: IdentitySet[nn.Module] = IdentitySet()
         self._calls: dict[int, tuple[str, str]] | None = None
         self._state: tuple[torch.Tensor, ...] = ()
-        self._given: tuple[Any, ...] = ()
+        self._given = torch.zeros(0)
         self._drew = 0
 
     def forward(self, seen: SeenSoFar, call: ForwardSeen) -> Proof | None:
@@ -54,12 +54,10 @@ class DropoutInEvaluation(Mistake):
             return None
         if self._calls is None:
             self._calls = _found(module)
-        given = first_tensor(call.args)
-        key = () if given is None else (given.data_ptr(), given._version)
-        if not self._calls or not key or key == self._given:
+        earlier, self._given = self._given, beginning(call.args)
+        if not self._calls or same(self._given, earlier):
             self.is_over = True  # nothing to find, or several draws of one batch
             return None
-        self._given = key
         if self._drew < DRAWING:
             self._state = _random_state()
             return None
@@ -94,15 +92,14 @@ def _differs(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 def _found(model: nn.Module) -> dict[int, tuple[str, str]]:
     """Modules that call it in any case, and where."""
-    found = {}
+    found: dict[int, tuple[str, str]] = {}
     for name, part in nn.Module.named_modules(model):
         within = class_of(part)
         graded = [each.grad is not None for each in nn.Module.parameters(part)]
         if within is None or not any(graded):
             continue
         names: dict[str, Any] = getattr(type(part).forward, "__globals__", {})
-        forward = next((node for node in within[1].body if _is_forward(node)), None)
-        for line in _unconditional(forward.body if forward else []):
+        for line in _unconditional(_body_of_forward(within[1])):
             calls = [node for node in ast.walk(line) if isinstance(node, ast.Call)]
             if any(_is_always_on(node, names, part) for node in calls):
                 at = told(within[0], line.lineno)
@@ -110,8 +107,11 @@ def _found(model: nn.Module) -> dict[int, tuple[str, str]]:
     return found
 
 
-def _is_forward(node: ast.AST) -> bool:
-    return isinstance(node, ast.FunctionDef) and node.name == "forward"
+def _body_of_forward(inside: ast.ClassDef) -> list[ast.stmt]:
+    for node in inside.body:
+        if isinstance(node, ast.FunctionDef) and node.name == "forward":
+            return node.body
+    return []
 
 
 def _unconditional(block: list[ast.stmt]) -> list[ast.stmt]:

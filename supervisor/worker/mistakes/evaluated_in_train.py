@@ -6,14 +6,14 @@ import ast
 from types import FrameType
 from typing import Any
 
+import torch
 from torch import nn
 from torch.nn import functional
 from torch.nn.modules.loss import _Loss
 from torch.optim import Optimizer
 
 from supervisor.by_identity import ByIdentity
-from supervisor.worker.mistakes.mistake import ForwardSeen, Mistake, Proof, SeenSoFar
-from supervisor.worker.mistakes.places import (
+from supervisor.worker.mistakes.evidence.places import (
     block_around,
     calls,
     line_with,
@@ -22,8 +22,9 @@ from supervisor.worker.mistakes.places import (
     script_frame,
     tree_of,
 )
+from supervisor.worker.mistakes.evidence.tensors_within import beginning, same
+from supervisor.worker.mistakes.mistake import ForwardSeen, Mistake, Proof, SeenSoFar
 from supervisor.worker.mistakes.stays_in_eval import matters
-from supervisor.worker.mistakes.tensors_within import first_tensor
 
 LOSSES = frozenset(
     name for name in vars(functional) if name.endswith("_loss") or name.startswith("binary_cross")
@@ -54,7 +55,7 @@ class EvaluatedInTrain(Mistake):
         self._trained_on: set[int] = set()
         self._data: int | None = None
         self._line: tuple[nn.Module, str, int] | None = None
-        self._given: tuple[Any, ...] = ()
+        self._given = torch.zeros(0)
 
     def batch(self, seen: SeenSoFar, iterator: Any, batch: Any) -> Proof | None:
         self._data = id(getattr(iterator, "_dataset", None))
@@ -73,9 +74,8 @@ class EvaluatedInTrain(Mistake):
         if not module.training or frame is None or len(seen.registry.optimizers) != 1:
             self.is_over = True
             return None
-        earlier, given = self._given, _key(call.args)
-        self._given = given
-        if given and given == earlier:
+        earlier, self._given = self._given, beginning(call.args)
+        if same(self._given, earlier):
             self.is_over = True  # several draws of one batch
             return None
         line, self._line = self._line, (module, frame.f_code.co_filename, frame.f_lineno)
@@ -102,16 +102,11 @@ class EvaluatedInTrain(Mistake):
         self._line = None
 
     def updated(self, seen: SeenSoFar, optimizer: Optimizer, *, is_main: bool) -> Proof | None:
-        self._line, self._given = None, ()
+        self._line, self._given = None, torch.zeros(0)
         return None
 
 
 named = nn.Module.named_modules
-
-
-def _key(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    given = first_tensor(args)
-    return () if given is None else (given.data_ptr(), given._version, given.shape)
 
 
 def _may_evaluate(file: str) -> bool:

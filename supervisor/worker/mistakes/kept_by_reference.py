@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch.nn import Module
 
+from supervisor.worker.mistakes.evidence.own_draw import PLAIN
+from supervisor.worker.mistakes.evidence.places import ScriptLine, script_place
 from supervisor.worker.mistakes.mistake import Mistake, Proof, SeenSoFar, WeightsLoaded
-from supervisor.worker.mistakes.own_draw import PLAIN
-from supervisor.worker.mistakes.places import ScriptLine, script_place
 
 MOST = 16
 

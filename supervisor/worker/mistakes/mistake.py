@@ -13,10 +13,10 @@ from torch.optim import Optimizer
 
 from supervisor.codes import Severity
 from supervisor.training_state.registry import Registry
-from supervisor.worker.mistakes.places import ScriptLine
+from supervisor.worker.mistakes.evidence.places import ScriptLine
 
 if TYPE_CHECKING:
-    from supervisor.worker.mistakes.loss_graph import LossGraph
+    from supervisor.worker.mistakes.evidence.loss_graph import LossGraph
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

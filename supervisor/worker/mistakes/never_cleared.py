@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch.optim import Optimizer
 
-from supervisor.worker.mistakes.loss_graph import LossGraph
+from supervisor.worker.mistakes.evidence.loss_graph import LossGraph
+from supervisor.worker.mistakes.evidence.places import ScriptLine, script_place
 from supervisor.worker.mistakes.mistake import Mistake, Proof, SeenSoFar
-from supervisor.worker.mistakes.places import ScriptLine, script_place
 
 UPDATES = 20
 LARGE = 8_192

@@ -10,10 +10,10 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from supervisor.worker.mistakes.evidence.names import owners, some
+from supervisor.worker.mistakes.evidence.own_draw import is_own_draw, own_parameters
+from supervisor.worker.mistakes.evidence.places import ScriptLine, line_with, script_place
 from supervisor.worker.mistakes.mistake import ForwardSeen, Mistake, Proof, SeenSoFar
-from supervisor.worker.mistakes.names import owners, some
-from supervisor.worker.mistakes.own_draw import is_own_draw, own_parameters
-from supervisor.worker.mistakes.places import ScriptLine, line_with, script_place
 
 FIRST, LAST = 3, 20
 

@@ -8,9 +8,9 @@ import torch
 from torch.optim import Optimizer
 
 from supervisor.codes import Severity
-from supervisor.worker.mistakes.loss_graph import LossGraph, behind_views, saved
+from supervisor.worker.mistakes.evidence.loss_graph import LossGraph, behind_views, saved
+from supervisor.worker.mistakes.evidence.places import ScriptLine, loss_line, script_place
 from supervisor.worker.mistakes.mistake import Mistake, Proof, SeenSoFar
-from supervisor.worker.mistakes.places import ScriptLine, loss_line, script_place
 
 FIRST, EVERY, LAST = 25, 5, 100
 LARGE = 65_536
@@ -60,7 +60,7 @@ class NothingLearned(Mistake):
         else:
             self._at = updates
             self._seen.append((seen.loss.detach().clone(), *found))
-            self._place = script_place()
+            self._place = script_place() if updates + EVERY >= LAST else None
         return None
 
     def before_update(self, seen: SeenSoFar, optimizer: Optimizer) -> None:
@@ -69,7 +69,8 @@ class NothingLearned(Mistake):
         if self._losses:
             held = [each for group in optimizer.param_groups for each in group["params"]]
             grads = [each.grad for each in held if each.grad is not None]
-            is_dead = not any(bool(grad.any()) for grad in grads if grad.dim() > 1)
+            matrices = [grad for grad in grads if grad.dim() > 1]
+            is_dead = bool(matrices) and not any(bool(grad.any()) for grad in matrices)
             self._dead += is_dead and any(bool(grad.any()) for grad in grads)
 
     def _judge(self) -> None:

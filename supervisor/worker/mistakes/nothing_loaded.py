@@ -6,9 +6,9 @@ import torch
 from torch.nn import Module
 from torch.optim import Optimizer
 
+from supervisor.worker.mistakes.evidence.own_draw import is_drawn_at_random, is_own_draw
+from supervisor.worker.mistakes.evidence.places import ScriptLine
 from supervisor.worker.mistakes.mistake import Mistake, Proof, SeenSoFar, WeightsLoaded
-from supervisor.worker.mistakes.own_draw import is_drawn_at_random, is_own_draw
-from supervisor.worker.mistakes.places import ScriptLine
 
 FEW = 2
 

@@ -9,8 +9,8 @@ from typing import Any
 from torch.nn import Module
 
 from supervisor.worker.core.call_state import CallState, outside_dynamo
+from supervisor.worker.mistakes.evidence.places import script_place
 from supervisor.worker.mistakes.mistake import WeightsLoaded
-from supervisor.worker.mistakes.places import script_place
 from supervisor.worker.mistakes.watch import MistakeWatch
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch import nn
 
-from supervisor.worker.mistakes.loss_graph import LossGraph, behind_views
+from supervisor.worker.mistakes.evidence.loss_graph import LossGraph, behind_views
+from supervisor.worker.mistakes.evidence.places import loss_line, script_place
 from supervisor.worker.mistakes.mistake import Mistake, Proof, SeenSoFar
-from supervisor.worker.mistakes.places import loss_line, script_place
 
 TIMES = 3
 

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.optim import Optimizer
 from torch.utils.data.distributed import DistributedSampler
 
+from supervisor.worker.mistakes.evidence.places import (
+    ScriptLine,
+    calls,
+    script_files,
+    script_place,
+    tree_of,
+)
+from supervisor.worker.mistakes.evidence.tensors_within import LARGE, same, tensors
 from supervisor.worker.mistakes.mistake import ForwardSeen, Mistake, Proof, SeenSoFar
-from supervisor.worker.mistakes.places import ScriptLine, calls, script_files, script_place, tree_of
-from supervisor.worker.mistakes.tensors_within import LARGE, same, tensors
 
 FEW = 4
 
@@ -33,7 +41,7 @@ class RepeatedEpoch(Mistake):
     lasts = True
 
     def __init__(self) -> None:
-        self._iterator = 0
+        self._iterator: Callable[[], Any] = lambda: None
         self._sampler: DistributedSampler[Any] | None = None
         self._key: tuple[int, int] = (0, 0)
         self._first: list[torch.Tensor] = []
@@ -42,7 +50,7 @@ class RepeatedEpoch(Mistake):
         self._place: ScriptLine | None = None
 
     def batch(self, seen: SeenSoFar, iterator: Any, batch: Any) -> Proof | None:
-        if id(iterator) == self._iterator:
+        if iterator is self._iterator():
             self._left -= 1
             if self._fed < FEW:
                 self._latest = next(tensors(batch), None)
@@ -58,7 +66,12 @@ class RepeatedEpoch(Mistake):
         if is_again and key == self._key and any(map(_is_same_order, first, self._first)):
             return self._judge()
         self.is_over = is_again
-        self._iterator, self._sampler, self._key, self._first = id(iterator), sampler, key, first
+        self._iterator, self._sampler, self._key, self._first = (
+            weakref.ref(iterator),
+            sampler,
+            key,
+            first,
+        )
         self.follows_loaders = True
         self._left, self._fed, self._latest = len(batches) - 1, 0, next(tensors(batch), None)
         self._place = script_place()

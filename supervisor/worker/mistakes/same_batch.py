@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
+from supervisor.worker.mistakes.evidence.places import ScriptLine, script_place
+from supervisor.worker.mistakes.evidence.tensors_within import LARGE, first_tensor, same
 from supervisor.worker.mistakes.mistake import ForwardSeen, Mistake, Proof, SeenSoFar
-from supervisor.worker.mistakes.places import ScriptLine, script_place
-from supervisor.worker.mistakes.tensors_within import LARGE, first_tensor, same
 
 TIMES = 10
 

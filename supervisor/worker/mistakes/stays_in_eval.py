@@ -10,8 +10,8 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.optim import Optimizer
 
 from supervisor.by_identity import ByIdentity, IdentitySet
+from supervisor.worker.mistakes.evidence.places import ScriptLine, call_around, calls, tree_of
 from supervisor.worker.mistakes.mistake import ForwardSeen, Mistake, Proof, SeenSoFar
-from supervisor.worker.mistakes.places import ScriptLine, call_around, calls, tree_of
 
 UPDATES = 5
 

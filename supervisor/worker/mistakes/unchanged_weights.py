@@ -5,9 +5,15 @@ from __future__ import annotations
 import torch
 from torch.optim import Optimizer
 
+from supervisor.worker.mistakes.evidence.own_draw import PLAIN
+from supervisor.worker.mistakes.evidence.places import (
+    ScriptLine,
+    calls,
+    function_at,
+    script_place,
+    told,
+)
 from supervisor.worker.mistakes.mistake import Mistake, Proof, SeenSoFar
-from supervisor.worker.mistakes.own_draw import PLAIN
-from supervisor.worker.mistakes.places import ScriptLine, calls, function_at, script_place, told
 
 IN_A_ROW = 10
 AT_ZERO = 20

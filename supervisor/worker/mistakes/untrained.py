@@ -7,11 +7,15 @@ from torch import nn
 from torch.optim import Optimizer
 
 from supervisor.codes import Severity
-from supervisor.worker.mistakes.loss_graph import LossGraph
+from supervisor.worker.mistakes.evidence.loss_graph import LossGraph
+from supervisor.worker.mistakes.evidence.names import Owner, assigned_at, owners, some
+from supervisor.worker.mistakes.evidence.own_draw import (
+    is_drawn_at_random,
+    is_own_draw,
+    own_parameters,
+)
+from supervisor.worker.mistakes.evidence.places import makes_more_later
 from supervisor.worker.mistakes.mistake import Mistake, Proof, SeenSoFar
-from supervisor.worker.mistakes.names import Owner, assigned_at, owners, some
-from supervisor.worker.mistakes.own_draw import is_drawn_at_random, is_own_draw, own_parameters
-from supervisor.worker.mistakes.places import makes_more_later
 
 UPDATES = 20
 """Long enough for an optimizer that is made late, early enough to save the run."""

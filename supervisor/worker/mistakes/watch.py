@@ -19,7 +19,8 @@ from supervisor.worker.core.progress import RunWarnings
 from supervisor.worker.core.worker_context import WorkerContext
 from supervisor.worker.judging.step_judge import AlertTeller
 from supervisor.worker.mistakes.catalogue import KINDS
-from supervisor.worker.mistakes.loss_graph import LossGraph, TooLarge
+from supervisor.worker.mistakes.evidence.loss_graph import LossGraph, TooLarge
+from supervisor.worker.mistakes.evidence.places import script_place
 from supervisor.worker.mistakes.mistake import (
     MOMENTS,
     ForwardSeen,
@@ -28,7 +29,6 @@ from supervisor.worker.mistakes.mistake import (
     SeenSoFar,
     WeightsLoaded,
 )
-from supervisor.worker.mistakes.places import script_place
 
 WALKED = frozenset((0, 1, 2, 10, 19))
 """Updates before which the graph is walked."""

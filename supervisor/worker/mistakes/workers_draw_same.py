@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.utils.data import BatchSampler, IterableDataset, RandomSampler, SequentialSampler
 from torch.utils.data.distributed import DistributedSampler
 
+from supervisor.worker.mistakes.evidence.places import ScriptLine, script_place
+from supervisor.worker.mistakes.evidence.tensors_within import LARGE, same, tensors
 from supervisor.worker.mistakes.mistake import Mistake, Proof, SeenSoFar
-from supervisor.worker.mistakes.places import ScriptLine, script_place
-from supervisor.worker.mistakes.tensors_within import LARGE, same, tensors
 
 ROUNDS = 5
 
@@ -33,18 +35,18 @@ class WorkersDrawSame(Mistake):
     kind = "workers_draw_the_same"
 
     def __init__(self) -> None:
-        self._iterator = 0
+        self._iterator: Callable[[], Any] = lambda: None
         self._count = 0
         self._first: list[torch.Tensor] = []
         self._place: ScriptLine | None = None
 
     def batch(self, seen: SeenSoFar, iterator: Any, batch: Any) -> Proof | None:
         workers, given = iterator._num_workers, list(tensors(batch))
-        if id(iterator) != self._iterator:
+        if iterator is not self._iterator():
             if self._count or workers < 2 or not _are_different(iterator):
                 self.is_over = bool(self._count)
                 return None
-            self._iterator, self._place = id(iterator), script_place()
+            self._iterator, self._place = weakref.ref(iterator), script_place()
         place, self._count = self._count % workers, self._count + 1
         is_small = all(each.numel() <= LARGE for each in given)
         is_same = len(given) == len(self._first) and all(map(same, given, self._first))

@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from benchmarks.hooked_script import HookedScript as Hooked
 from supervisor.testing.mistake_check import check_mistake
-from supervisor.worker.mistakes.loss_graph import LossGraph, saved
+from supervisor.worker.mistakes.evidence.loss_graph import LossGraph, saved
 from supervisor.worker.mistakes.mistake import Mistake, Proof, SeenSoFar
 from supervisor.worker.mistakes.never_graded import NeverGraded
 

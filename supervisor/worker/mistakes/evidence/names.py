@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from supervisor.training_state.registry import Registry
-from supervisor.worker.mistakes.places import class_of, told
+from supervisor.worker.mistakes.evidence.places import class_of, told
 
 
 @dataclass(frozen=True, slots=True)
