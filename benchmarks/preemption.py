@@ -21,7 +21,7 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
-from supervisor.parent.restarts.failures_seen import NEWEST
+from supervisor.parent.restarts.starting_point import NEWEST
 
 from supervisor.settings import CheckpointSettings
 from supervisor.worker.checkpoints.save_interval import SaveInterval

@@ -28,7 +28,10 @@ from tests.worker.live_worker import LiveWorker
 CALM = 64
 """Steps that are always read at once: at a run's start, and after trouble."""
 
-CHEAP = ("checkpoint.every_steps=50", "parting.enabled=false", "snapshot.every_steps=50")
+CHEAP = (
+    *("checkpoint.every_steps=50", "parting.enabled=false", "snapshot.every_steps=50"),
+    "mistakes.enabled=false",  # while they are looked for, a step waits
+)
 
 Build = Callable[[list[nn.Parameter]], list[Optimizer]]
 
