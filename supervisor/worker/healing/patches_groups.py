@@ -28,7 +28,11 @@ def route_collectives(handle: Callable[[Call], Any]) -> bool:
         return False
 
     class Unconnected(type):
-        def __call__(cls, store: Any, rank: int, size: int, timeout: Any = None) -> Any:
+        def __call__(
+            cls, store: Any, rank: int, size: int, timeout: Any = None, **more: Any
+        ) -> Any:
+            if any(more.values()):  # torch's own way to mend a group: 2.14's `enable_reconfigure`
+                return gloo(store, rank, size, timeout=timeout, **more)
             options = gloo._Options()
             options._devices = [gloo.create_device(hostname="127.0.0.1", lazy_init=True)]
             if timeout is not None:
