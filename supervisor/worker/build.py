@@ -221,9 +221,8 @@ class BuiltWorker(WorkerContext):
         )
         self.samples = SampleGuard(self)
         budget = settings.fast_forward.reads_budget_mib * 2**20
-        self.recording = Recording(
-            self.replay_log, LargeReads(self.replay_log, budget, self.warn_aloud)
-        )
+        reads = LargeReads(self.replay_log, budget, self.warn_aloud)
+        self.recording = Recording(self.replay_log, reads)
 
     def _state(self) -> None:
         """Who reads the state, copies it, saves it, and sees that only optimizers change it."""
@@ -231,13 +230,12 @@ class BuiltWorker(WorkerContext):
         self.training, self.held = TrainingState(registry), UserTensors(registry)
         self.whole = WholeState(self, self.training, self.held)
         self.script_state = ScriptStatePart(registry, self.breakers)
-        order = self.order
         self.memory = held_memory(self, self.kept)
         writer = writer_of(
             self,
             self.ring,
             self._sync,
-            may_go_back=lambda: self.may_change() and order.retries < MOST_RETRIES,
+            may_go_back=lambda: self.may_change() and self.order.retries < MOST_RETRIES,
         )
         self.breakers(CheckpointListener.name, when_off=writer.saves_no_more)
         self.checkpointer = Checkpointer(
@@ -325,25 +323,20 @@ class BuiltWorker(WorkerContext):
     def _parts(self) -> None:
         """All parts, in their order."""
         probe, times, checkpointer = self.progress.probe, StepTimes(), self.checkpointer
+        check = StateCheck(self.registry, self.watch)
         corruption = CorruptionListener(
-            self,
-            StateCheck(self.registry, self.watch),
-            self.looks,
-            self.snapshots,
-            self.runner,
-            self.alerts,
+            self, check, self.looks, self.snapshots, self.runner, self.alerts
         )
         checkpoints = CheckpointListener(self, checkpointer, self.capture, times)
         of_rank = RankMemory(self.kept, self.place, self.memory) if self.kept else None
         healing = LiveHealing(self, self.ranks, self.exchanges, self.snapshots.clear)
         soon = healing.follow(of_rank)
         self.exit_checkpoint = ExitCheckpoint(self, self.capture, checkpointer, of_rank, soon)
-        is_retry = self.order.retry_until is not None
         found: list[Part] = [
             *(self.whole, times, FirstVariables(self.held), self.loading, self.files),
             *(self.exchanges, self.script_state, corruption, self.ordered, self.step_judge),
             *(self.trial, self.retry, self.samples, self.probes, self.model_scene, healing),
-            RecordedSteps(self, self.recorder, is_retry=is_retry),
+            RecordedSteps(self, self.recorder, is_retry=self.order.retry_until is not None),
             SnapshotListener(self, self.whole, self.snapshots, times, corruption),
             *(checkpoints, self.exit_checkpoint, LeaveListener(self, self.step_judge, checkpoints)),
             ComputeListener(self, self.compute, self.alerts),
@@ -370,10 +363,12 @@ class BuiltWorker(WorkerContext):
             ScriptChanges(self.registry, self.watch, self.snapshots, is_on=is_on),
         )
         self.called_hooks = CalledHooks(self, self.replay_log)
-        mistakes = MistakeWatch.of(self, self.alerts, self.averages.idle)
+        late = LateSteps(
+            self, steps, self.step_judge, self.pipeline, self.updates, self.watch, self.probes
+        )
         self.live = Live(
             self,
-            mistakes=mistakes,
+            mistakes=MistakeWatch.of(self, self.alerts, self.averages.idle),
             parts=self.parts,
             recording=self.recording,
             steps=steps,
@@ -387,15 +382,7 @@ class BuiltWorker(WorkerContext):
             exchanges=self.exchanges,
             averages=self.averages,
             heartbeat=self.heartbeat,
-            late=LateSteps(
-                self,
-                steps,
-                self.step_judge,
-                self.pipeline,
-                self.updates,
-                self.watch,
-                self.probes,
-            ),
+            late=late,
         )
 
     def _session(self) -> Replay | None:

@@ -17,9 +17,14 @@ kind, killed, step_killed, place = sys.argv[1:]
 dist.init_process_group("gloo")
 rank, world = dist.get_rank(), dist.get_world_size()
 
+def mark(name):
+    os.close(ctypes.CDLL(None).creat(name.encode(), 0o600))  # no file of the script's
+
+mark(f"process_{rank}_{os.getpid()}")
+
 def here(step, now):
     if [str(rank), str(step), now] == [killed, step_killed, place] and not os.path.exists("killed"):
-        os.close(ctypes.CDLL(None).creat(b"killed", 0o600))  # no file of the script's
+        mark("killed")
         os.kill(os.getpid(), signal.SIGKILL)
 
 torch.manual_seed(5)
@@ -53,8 +58,6 @@ whole = [p.full_tensor() if kind == "fsdp2" else p for p in model.parameters()]
 weights = b"".join(w.detach().numpy().tobytes() for w in whole)
 with open(f"end_{rank}.txt", "w") as file:
     json.dump([hashlib.sha256(weights).hexdigest(), heard], file)
-with open(f"pid_{rank}.txt", "w") as file:
-    file.write(str(os.getpid()))
 dist.barrier()
 """
 KEPT = ("restart.healing=on", "parting.every_steps=5", "checkpoint.every_steps=100")
@@ -82,6 +85,8 @@ def check(folder: Path, kind: str, ranks: int, killed: int, step: int, place: st
     assert healed["rank"] == killed
     assert healed["answered"] > 0
     assert [event["attempt"] for event in ended.events("attempt_started")] == [1]
+    processes = [len(list(ended.folder.glob(f"process_{rank}_*"))) for rank in range(ranks)]
+    assert processes == [1 + (rank == killed) for rank in range(ranks)]
 
 
 def test_a_killed_rank_comes_back_alone_and_bit_for_bit(tmp_path: Path) -> None:
