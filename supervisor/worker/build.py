@@ -330,6 +330,7 @@ class BuiltWorker(WorkerContext):
             self.snapshots,
             self.runner,
             self.alerts,
+            times,
         )
         checkpoints = CheckpointListener(self, checkpointer, self.capture, times)
         of_rank = RankMemory(self.kept, self.place, self.memory) if self.kept else None
