@@ -325,7 +325,7 @@ class BuiltWorker(WorkerContext):
         probe, times, checkpointer = self.progress.probe, StepTimes(), self.checkpointer
         check = StateCheck(self.registry, self.watch)
         corruption = CorruptionListener(
-            self, check, self.looks, self.snapshots, self.runner, self.alerts
+            self, check, self.looks, self.snapshots, self.runner, self.alerts, times
         )
         checkpoints = CheckpointListener(self, checkpointer, self.capture, times)
         of_rank = RankMemory(self.kept, self.place, self.memory) if self.kept else None

@@ -107,6 +107,8 @@ def _begin_random(worker: BuiltWorker) -> None:
 
 
 def _patch(worker: BuiltWorker) -> None:
+    from supervisor.worker.corruption.corruption_listener import CorruptionListener
+    from supervisor.worker.corruption.patches_normalisation import watch_normalisation
     from supervisor.worker.files.patches_files import watch_files
     from supervisor.worker.files.patches_guard import guard_writes
     from supervisor.worker.gradients.patches_gradient_hooks import watch_gradient_hooks
@@ -146,6 +148,8 @@ def _patch(worker: BuiltWorker) -> None:
         begin_file_stores_anew(worker.attempt)
         watch_messages(worker.exchanges, counting)
     watch_samples(worker.samples)
+    watching = worker.breakers(CorruptionListener.name)
+    watch_normalisation(session.call_state, worker.watch.normalisation, watching)
     if worker.loading.is_noted:
         from supervisor.worker.loading.patches_loading import watch_fetches, watch_workers
 

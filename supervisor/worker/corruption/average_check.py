@@ -34,7 +34,7 @@ _writes: Callable[[torch.Tensor], int] = operator.attrgetter("_version")
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Bounded:
-    """A weight of which it is known how far it can have moved.
+    """A weight or a running value of which it is known how far it can have moved.
 
     Attributes:
         name: in its model.

@@ -14,8 +14,27 @@ import torch
 from torch.optim import Optimizer
 
 from supervisor.worker.corruption.comparison import WEIGHT, Breach, TensorCase
+from supervisor.worker.corruption.corrupted_tensor import CorruptedTensor
 from supervisor.worker.corruption.limits import Affine, Limits, Rounding, UpdateLog
 from supervisor.worker.corruption.update_watch import Versions, WatchedOptimizer
+
+
+def wrong_count(
+    name: str, now: Mapping[str, Any], then: Mapping[str, Any], counts: str, wanted: int
+) -> CorruptedTensor | None:
+    """Returns a counter of updates that is not what it must be."""
+    live, kept = now.get(counts), then.get(counts)
+    if not isinstance(live, torch.Tensor) or not isinstance(kept, torch.Tensor):
+        return None
+    return CorruptedTensor(
+        name=f"{name} {counts}",
+        rule="counter",
+        live=live,
+        kept=torch.full_like(kept, wanted),
+        places=(0,),
+        count=1,
+        bound=float(wanted),
+    )
 
 
 def not_finite(case: TensorCase) -> list[Breach]:
@@ -40,6 +59,7 @@ class BoundedTensor:
     parameter: str
     live: Mapping[str, torch.Tensor]
     kept: Mapping[str, torch.Tensor]  # on the host
+    counter: CorruptedTensor | None
     case: TensorCase
 
 
@@ -111,10 +131,15 @@ def bounded_tensor(
     assert watched.written is not None
     counts, made = watched.family.counts, watched.count
     written, versions = watched.written[index], watched.versions[index]
-    start, taken = 0, made
+    start, taken, counter = 0, made, None
+    name = ".".join(filter(None, called))
     if counts:
         start = _count(then.get(counts, 0))
         taken = counted - start
+        if taken > made and _wrote(now, versions, written, made, counts):
+            # The writes are those of all updates, and the count is not. (A script may set it back.)
+            counter = wrong_count(name, now, then, counts, start + made)
+            taken = made
     if taken < 0 or not _wrote(now, versions, written, taken, ""):
         return None
     alone = {
@@ -138,10 +163,11 @@ def bounded_tensor(
     if limit is None:
         return None
     return BoundedTensor(
-        name=".".join(filter(None, called)),
+        name=name,
         parameter=called[1],
         live=live,
         kept=kept,
+        counter=counter,
         case=TensorCase(kept, live, limit),
     )
 

@@ -85,7 +85,7 @@ class CorruptedTensor:
     @property
     def is_apart(self) -> bool:
         """Whether no gradient depends on it: nothing else can have suffered."""
-        return self.rule == "average"
+        return self.rule in ("average", "statistic")
 
     @property
     def is_listed(self) -> bool:
@@ -121,6 +121,8 @@ _RULES = {
     "pair": "its second moment allows {bound:.3g} at most",
     "not finite": "all gradients since were finite",
     "average": "an average of its weight is {bound:.3g} at most",
+    "statistic": "the batches since make it {bound:.3g}",
+    "counter": "it counts updates, and would be {bound:.0f} at most",
 }
 
 

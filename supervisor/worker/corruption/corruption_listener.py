@@ -10,7 +10,7 @@ from supervisor.codes import DecisionSource, Severity, Warned
 from supervisor.events.step_events import CorruptionFound
 from supervisor.records import ActionResult, Alert, Cause, Decision, StepRecord
 from supervisor.training_state.snapshot import Snapshot, SnapshotRing
-from supervisor.worker.core.boundaries import CheckRequests
+from supervisor.worker.core.boundaries import CheckRequests, StepTimes
 from supervisor.worker.core.part import ALWAYS, Part
 from supervisor.worker.core.worker_context import WorkerContext
 from supervisor.worker.corruption.corrupted_tensor import CorruptedTensor, heal
@@ -40,6 +40,7 @@ class CorruptionListener(Part):
         snapshots: SnapshotRing,
         runner: ActionRunner,
         alerts: AlertTeller,
+        times: StepTimes,
     ) -> None:
         self._check = check
         self._requests = requests
@@ -48,6 +49,7 @@ class CorruptionListener(Part):
         self._alerts = alerts
         self._policy = context.policy
         self._warn = context.warn
+        self._times = times
         self._last_step = -1  # of the snapshot with which the state is compared
         self._events = 0
 
@@ -62,6 +64,13 @@ class CorruptionListener(Part):
 
     def checked(self, step: int, state: Mapping[str, Any]) -> None:
         """A snapshot was taken: the next look compares with it."""
+        watch = self._check.watch.normalisation
+        share = watch.keep_to_budget(step - self._last_step, self._times.usual_s)
+        if share and not watch.is_on:
+            self._warn(
+                "running means and variances are not watched for flipped bits: there are so many "
+                f"normalisations that it would take {share:.1%} of the time"
+            )
         self._last_step = step
         self._check.checked(state)
 

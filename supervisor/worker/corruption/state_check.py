@@ -20,6 +20,7 @@ from supervisor.worker.corruption.bounded_tensors import (
 )
 from supervisor.worker.corruption.comparison import WEIGHT, Breach, breaches, suspects
 from supervisor.worker.corruption.corrupted_tensor import CorruptedTensor, claimed
+from supervisor.worker.corruption.statistics_check import StatisticsCheck
 from supervisor.worker.corruption.still_weights import StillWeights
 from supervisor.worker.corruption.update_watch import UpdateWatch, WatchedOptimizer
 
@@ -35,9 +36,10 @@ class StateCheck:
         self._registry = registry
         self.watch = watch
         self._averages = AverageCheck()
+        self._statistics = StatisticsCheck(registry, watch.normalisation)
         self._still = StillWeights(registry)
         # By address: model and parameter. Good for memory that was there at the look and has been
-        # held since: that of watched parameters.
+        # held since: that of watched parameters and normalisations.
         self._names: dict[int, tuple[str, str]] = {}
 
     def checked(self, state: Mapping[str, Any]) -> None:
@@ -80,7 +82,9 @@ class StateCheck:
                     Bounded.weight(tensor.parameter, tensor.case, is_sure=is_sure)
                     for tensor in tensors
                 ]
+            bounded += self._statistics.bounded(snapshot, self._names)
             found += self._averages.compare(snapshot, step - snapshot.step, bounded)
+            found += self._statistics.compare(snapshot, self._names)
             found += self._still.compare(snapshot)
         return found
 
@@ -88,8 +92,8 @@ class StateCheck:
         self, watched: WatchedOptimizer, tensors: list[BoundedTensor]
     ) -> list[CorruptedTensor]:
         by_case = {id(tensor.case): tensor for tensor in tensors}
-        found: list[CorruptedTensor] = []
-        for suspect in suspects([tensor.case for tensor in tensors]):
+        found = [tensor.counter for tensor in tensors if tensor.counter is not None]
+        for suspect in suspects([tensor.case for tensor in tensors if tensor.counter is None]):
             tensor, case = by_case[id(suspect)], suspect.on_one_device()
             beyond = breaches(case.then, case.now, case.limits)
             if watched.norms_are_finite:

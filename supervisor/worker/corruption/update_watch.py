@@ -22,6 +22,7 @@ from supervisor.training_state.tensors import outside_autograd
 from supervisor.worker.corruption.comparison import WEIGHT
 from supervisor.worker.corruption.families import candidate_for, family_of
 from supervisor.worker.corruption.limits import Rounding, Update
+from supervisor.worker.corruption.normalisation_watch import NormalisationWatch
 from supervisor.worker.corruption.optimizer_family import OptimizerFamily, SeenUpdate, sample
 
 TENSORS = 64
@@ -249,12 +250,14 @@ class UpdateWatch:
     """Called around every update that is really made, in the training's own thread.
 
     Attributes:
+        normalisation: the same for running means and variances, which batches change.
         needs_norms: a family needs the norm of the gradients, and `clipped` is to be called.
         awaits_end: `end` is to be called after the update under way.
         times_anew: how often something of ours has changed the state.
     """
 
     def __init__(self, registry: Registry) -> None:
+        self.normalisation = NormalisationWatch()
         self._registry = registry
         self._watched: ByIdentity[Optimizer, WatchedOptimizer] = ByIdentity()
         self.needs_norms = False
@@ -273,6 +276,7 @@ class UpdateWatch:
         self._watched.clear()
         self._rewritten, self._rewritten_before = IdentitySet(), IdentitySet()
         self.times_anew += 1
+        self.normalisation.begin_anew()
 
     def rewritten(self) -> list[torch.Tensor]:
         """Returns the parameters that somebody else has just written to: since the last look, or
@@ -293,6 +297,7 @@ class UpdateWatch:
 
     def checked(self) -> None:
         """The state as it is now is kept: from here on every update counts."""
+        self.normalisation.checked()
         self._rewritten_before = self._rewritten
         self._rewritten = IdentitySet(p for one in self.watched() for p in one.rewritten())
         for optimizer, watched in self._watched.items():

@@ -118,7 +118,9 @@ def test_the_flipped_bit_is_named() -> None:
     assert found.worst[2] == 30
 
 
-@pytest.mark.parametrize(("entry", "value"), [("exp_avg", 3e4), ("exp_avg_sq", -1.0)])
+@pytest.mark.parametrize(
+    ("entry", "value"), [("exp_avg", 3e4), ("exp_avg_sq", -1.0), ("step", 2.0**40)]
+)
 def test_an_impossible_entry_of_the_optimizer_is_found(entry: str, value: float) -> None:
     run = Training()
     run.train()
