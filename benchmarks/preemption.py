@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.parent.restarts.starting_point import NEWEST
-
 from supervisor.settings import CheckpointSettings
 from supervisor.worker.checkpoints.save_interval import SaveInterval
 
