@@ -36,7 +36,7 @@ READS = {
     "bytes": "rows = [line.decode() for line in sys.stdin.buffer]",
 }
 KILLED = "[{kind: sigkill, step: 20}]"
-EVERY = ("checkpoint.every_steps=7",)
+EVERY = ("checkpoint.every_steps=7", "checkpoint.background=false")  # on disk before the kill
 
 
 def rows(count: int = 30) -> str:
