@@ -17,7 +17,7 @@ from supervisor.storage.run.healing_memory import HealingMemory
 from supervisor.storage.run.rundir import RunDirectory
 
 CATCHES_UP_WITHIN_S = 600.0
-"""For the set-up of the script, its replay and the steps behind its state; then all start again."""
+"""For the set-up of the script, its replay and the steps since its state; then all start again."""
 _CHANGES = ("skip_steps", "lr_factor", "fp32", "batch_factor", "checkpoint_activations", "resigned")
 PART = ".part-"
 """With this the name of what a rank hands over of a checkpoint begins."""
@@ -140,7 +140,7 @@ class RankHealing:
         if step is None:
             return "it has no state in memory yet"
         if self._memory.log_step(rank, place) != step:
-            return "its log has not all that came behind its state"
+            return "its log has not all that came after its state"
         folder = self._rundir.checkpoints
         if any(folder.glob(f"{PART}*")):
             return "a checkpoint was being written"

@@ -27,7 +27,7 @@ def on_device(tensor: torch.Tensor) -> bool:
 
 
 class Copying:
-    """Copies under way; each has an event before it and one behind it on its device."""
+    """Copies under way; each has an event before it and one after it on its device."""
 
     def __init__(self, spans: Iterable[tuple[Any, Any]] = ()) -> None:
         self._spans = tuple(spans)
@@ -36,14 +36,14 @@ class Copying:
     def wait(self) -> None:
         """Returns when the host may read; a failure of the device surfaces here."""
         if not self._is_done:
-            for _, behind in self._spans:
-                behind.synchronize()
+            for _, after in self._spans:
+                after.synchronize()
             self._is_done = True
 
     def device_s(self) -> float:
         """Waits, and returns how long the slowest device's training stood for it, in seconds."""
         self.wait()
-        return max((before.elapsed_time(behind) for before, behind in self._spans), default=0) / 1e3
+        return max((before.elapsed_time(after) for before, after in self._spans), default=0) / 1e3
 
 
 DONE = Copying()
@@ -69,16 +69,16 @@ def copy_aside(
             if device not in _SIDES:
                 _SIDES[device] = torch.cuda.Stream(device)
             side, before = _SIDES[device], torch.cuda.Event(enable_timing=True)
-            main = torch.cuda.current_stream(device)
-            before.record(main)
+            own = torch.cuda.current_stream(device)
+            before.record(own)
             side.wait_event(before)
             stack.enter_context(torch.cuda.stream(side))
-            spans.append((main, side, before, torch.cuda.Event(enable_timing=True)))
+            spans.append((own, side, before, torch.cuda.Event(enable_timing=True)))
         _copy(targets, sources, non_blocking=True)
-    for main, side, _, behind in spans:
-        behind.record(side)
-        main.wait_event(behind)
-    return Copying((before, behind) for _, _, before, behind in spans)
+    for own, side, _, after in spans:
+        after.record(side)
+        own.wait_event(after)
+    return Copying((before, after) for _, _, before, after in spans)
 
 
 def _copy(

@@ -57,7 +57,7 @@ class LiveHealing(Part):
             collectives.on_met.append(self._caught_up)
 
     def follow(self, memory: RankMemory | None) -> Callable[[], bool] | None:
-        """What comes behind each state that is kept there is logged from here on.
+        """What comes after each state that is kept there is logged from here on.
 
         Returns:
             Whether one is to be kept soon; None where there are no such states.
@@ -110,7 +110,7 @@ class LiveHealing(Part):
         }
 
     def _caught_up(self) -> None:
-        """All ranks are together again; called for the first time behind the answers."""
+        """All ranks are together again; called for the first time after the answers."""
         own, collectives = healing_memory.mine, self._collectives
         if own is None or collectives is None or not self._journal.is_silent:
             return

@@ -136,7 +136,7 @@ class Replay(TrainingHooks):
 
     def hand_over(self, probe: StepProbe, loss: float | None) -> None:
         """Gives the live probe what was seen of the step under way before its boundary: the first
-        batch, and what a second optimizer did behind the main optimizer's update.
+        batch, and what a second optimizer did after the main optimizer's update.
 
         Args:
             loss: that part of the step's loss, from the checkpoint; a replay computes none.

@@ -84,6 +84,7 @@ def test_a_detector_of_an_earlier_version_is_left_out() -> None:
 @pytest.mark.parametrize(
     ("name", "earlier"),
     [
+        ("dead_units", "supervisor.detectors.dead_units.DeadUnitsDetector"),
         ("constant_loss", "supervisor.detectors.loss.constant_loss.ConstantLossDetector"),
         ("reward_drift", "supervisor.detectors.reward_drift.RewardDriftDetector"),
         ("resources", "supervisor.detectors.resources.ResourcesDetector"),

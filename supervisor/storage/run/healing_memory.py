@@ -1,7 +1,7 @@
 """Memory of the parent's by which one dead rank comes back while the others wait for it.
 
-A board by which parent and ranks say how they stand, and for each rank files in which it keeps what
-its collectives gave it. They have no name and outlive the ranks.
+A mailbox by which parent and ranks say how they stand, and for each rank files in which it keeps
+what its collectives gave it. They have no name and outlive the ranks.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ the places of `KeptMemory`."""
 LOGS = PLACES + 1
 
 LOG_HEAD = struct.Struct("<QqQ")
-"""Of each log: `LOG_MAGIC`, the step of the state behind which it was begun, used bytes."""
+"""Of each log: `LOG_MAGIC`, the step of the state after which it was begun, used bytes."""
 LOG_MAGIC = 0x6C6F6731
 
 _WORD = struct.Struct("<Q")
@@ -31,7 +31,7 @@ _STATE, _ANSWERED, _LENGTH, _TEXT = 0, 8, 16, 24
 _ABSENT, _TAKES_PART, _OBJECTS = 0, 1, 2
 
 
-class HealingBoard:
+class HealingMailbox:
     """A mapped file of the parent and the ranks of one node.
 
     Attributes:
@@ -136,7 +136,7 @@ class HealingMemory:
             for name in names:
                 self._files.append(os.memfd_create(f"supervisor-healing-{name}", os.MFD_CLOEXEC))
             os.ftruncate(self._files[0], self._size)
-            self.mailbox = HealingBoard(self._path(self._files[0]))
+            self.mailbox = HealingMailbox(self._path(self._files[0]))
         except AttributeError as error:
             self.close()
             raise OSError(0, "this system has no nameless files") from error
@@ -149,11 +149,11 @@ class HealingMemory:
         for file in self._files:
             os.ftruncate(file, 0)
         os.ftruncate(self._files[0], self._size)
-        self.mailbox = HealingBoard(self._path(self._files[0]))
+        self.mailbox = HealingMailbox(self._path(self._files[0]))
 
     @property
     def places(self) -> Mapping[str, Any]:
-        """What the ranks are told: the path of the board, and of each local rank those of its
+        """What the ranks are told: the path of the mailbox, and of each local rank those of its
         logs."""
         logs = self._files[1:]
         return {
@@ -165,7 +165,7 @@ class HealingMemory:
         }
 
     def log_step(self, rank: int, log: int) -> int:
-        """Returns behind which state this log of a rank was begun; -1 if it is of no use."""
+        """Returns after which state this log of a rank was begun; -1 if it is of no use."""
         head = os.pread(self._files[1 + rank * LOGS + log], LOG_HEAD.size, 0)
         if len(head) < LOG_HEAD.size:
             return -1

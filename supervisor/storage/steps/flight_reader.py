@@ -279,8 +279,8 @@ def read_group_steps(
     Raises:
         RunDirectoryError: there are none, or they cannot be read.
     """
-    main = read_steps(rundir, FIRST_RANK, all_attempts=all_attempts, fields=fields)
-    found = [main]
+    first = read_steps(rundir, FIRST_RANK, all_attempts=all_attempts, fields=fields)
+    found = [first]
     for rank in range(1, ranks):
         try:
             found.append(read_steps(rundir, rank, all_attempts=all_attempts, fields=fields))
@@ -288,7 +288,9 @@ def read_group_steps(
             if only_common:
                 raise
     trained = [rows for rows in found if len(rows)]
-    return join_steps(trained, only_common=only_common) if len(trained) > 1 else (*trained, main)[0]
+    return (
+        join_steps(trained, only_common=only_common) if len(trained) > 1 else (*trained, first)[0]
+    )
 
 
 def join_steps(ranks: Sequence[np.ndarray], *, only_common: bool = True) -> np.ndarray:

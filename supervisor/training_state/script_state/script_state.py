@@ -191,7 +191,7 @@ def unpack(packed: torch.Tensor) -> tuple[ScriptState, ScriptState]:
             )
         )
     except (zlib.error, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"not a census: {error}") from error
+        raise ValueError(f"not a script state: {error}") from error
     return first, second
 
 

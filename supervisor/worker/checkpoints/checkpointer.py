@@ -104,7 +104,7 @@ class Checkpointer:
         return not self.is_busy and step not in self._abandoned
 
     def has_saved(self, step: int) -> bool:
-        """Whether another process of this rank has saved this step, which died behind it."""
+        """Whether another process of this rank has saved this step and died afterwards."""
         return takes_dead_ranks_place() and step in self._writer.steps()
 
     def may_save(self, step: int) -> bool:

@@ -95,8 +95,8 @@ class ExitCheckpoint(TimedPart):
         self._has_cost(time.perf_counter() - started)
 
     def _follows_save(self, step: int) -> bool:
-        """A rank that comes back alone must not go back behind the last checkpoint: its own part of
-        that one is on disk."""
+        """A rank that comes back alone must not go back to before the last checkpoint: its own part
+        of that one is on disk."""
         return self._keeps_saved and step == self._checkpointer.last_step
 
     def _keep_for_rank(self, memory: RankMemory, captured: CapturedCheckpoint) -> None:

@@ -23,8 +23,8 @@ its generator's first 25 (Arjovsky et al. 2017, their published code)."""
 class BoundaryClock:
     """Counts updates of the main optimizer and waits for those that follow it.
 
-    The rules of who leads, and of when a step is over, are in docs/design/boundary.md. The main
-    optimizer is held weakly, so that a model which the script has dropped is freed.
+    The rules of which is the main one, and of when a step is over, are in docs/design/boundary.md.
+    The main optimizer is held weakly, so that a model which the script has dropped is freed.
 
     Args:
         of_ranks: several ranks have their boundaries at the same place: an evaluation on one of

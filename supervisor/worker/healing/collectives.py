@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from supervisor.storage.run.healing_memory import BEGINNING, HealingBoard
+from supervisor.storage.run.healing_memory import BEGINNING, HealingMailbox
 from supervisor.worker.core.call_state import CallState
 from supervisor.worker.core.process_signs import SHORT, ExitRequest
 from supervisor.worker.healing.collectives_log import CollectivesLog, Entry, checksum_of
@@ -27,11 +27,11 @@ from supervisor.worker.healing.operations import NAMESPACE, Call, fill
 
 FIRST_STEPS = 3
 """What they exchange stays: a replay executes the first step, and DDP arranges its buckets in the
-forward behind it."""
+forward after it."""
 MOST_COST = 0.02
 """Of the training's time, with ``restart.healing: auto``."""
 MEASURED_STEPS = 20
-"""Behind which that is judged."""
+"""After which that is judged."""
 _SENDS = ("send", "recv_", "recv_any_source_")
 _OWN, _ALL = 1, 2
 """Signatures of messages; no operation has these."""
@@ -43,7 +43,7 @@ class Mode(enum.Enum):
     MADE: it is made with the other ranks.
     REPLAYED: this process is on its way to its rank's state, which only the log of the beginning
         can answer.
-    ANSWERED: it trains what its rank had trained, with the log behind that state.
+    ANSWERED: it trains what its rank had trained, with the log since that state.
     """
 
     MADE = "made"
@@ -70,7 +70,7 @@ class Collectives:
         call_state: what happens here is not the script's.
         heals: this process takes the place of one that died.
         steps_done: returns the steps of the training so far.
-        most_cost: share of the time behind which healing is given up; None for no limit.
+        most_cost: share of the time above which healing is given up; None for no limit.
 
     Attributes:
         mode: see `Mode`.
@@ -82,7 +82,7 @@ class Collectives:
 
     def __init__(
         self,
-        mailbox: HealingBoard,
+        mailbox: HealingMailbox,
         logs: Sequence[CollectivesLog],
         rank: int,
         world_size: int,
@@ -140,7 +140,7 @@ class Collectives:
             self.object_to("the ranks meet in a store of their own")
 
     def state_kept(self, place: int, step: int) -> None:
-        """The rank's state of `step` is in this place of its memory: what comes behind it is kept
+        """The rank's state of `step` is in this place of its memory: what comes after it is kept
         from here on."""
         if not self._heals:
             self._section = self._logs[place]
@@ -154,7 +154,7 @@ class Collectives:
 
     @property
     def wants_state(self) -> bool:
-        """Whether the log behind the newest state has less than half of its room left."""
+        """Whether the log since the newest state has less than half of its room left."""
         return self._section is not None and self._section.is_half_full
 
     def _log(self, signature: int, checksum: int, got: Sequence[torch.Tensor | bytes]) -> None:
@@ -287,7 +287,7 @@ class Collectives:
         return self._heals
 
     def catch_up(self, step: int, called: Mapping[str, int]) -> None:
-        """This rank's state is put back: what its log holds behind that is answered from here on.
+        """This rank's state is put back: what its log holds since then is answered from here on.
 
         Args:
             step: of that state.
@@ -295,7 +295,7 @@ class Collectives:
         """
         section = next((log for log in self._logs[:BEGINNING] if log.step == step), None)
         if section is None:
-            self.fail(f"nothing was kept behind step {step}")
+            self.fail(f"nothing was kept after step {step}")
         self.mode = Mode.ANSWERED
         self._section, self._entries, self._at = section, list(section.entries()), 0
         for counts in (self.called, self.completed):  # others hold `called`

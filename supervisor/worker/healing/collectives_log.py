@@ -1,7 +1,7 @@
 """What one rank's collectives gave it, in memory that outlives the rank.
 
 One writer, no thread, no pickle: each entry is copied into mapped memory, and counts once the
-number of used bytes behind it is stored. A process that is killed in between leaves those before.
+number of used bytes is stored after it. A process that is killed in between leaves those before.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class CollectivesLog:
     """One mapped log.
 
     Attributes:
-        step: of the state behind which its entries come; -1 before it is begun.
+        step: of the state after which its entries come; -1 before it is begun.
         is_full: an entry had no room since; the log is of no use until it is begun again.
 
     Raises:
@@ -80,7 +80,7 @@ class CollectivesLog:
         return bool(self._used > len(self._memory) // 2)
 
     def start(self, step: int) -> None:
-        """Forgets all entries: what comes now comes behind the state of `step`."""
+        """Forgets all entries: what comes now comes after the state of `step`."""
         LOG_HEAD.pack_into(self._memory, 0, 0, _NOT_BEGUN, _PAGE)
         self.step, self._used, self.is_full = step, _PAGE, False
         LOG_HEAD.pack_into(self._memory, 0, LOG_MAGIC, step, self._used)

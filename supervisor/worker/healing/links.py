@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 
-from supervisor.storage.run.healing_memory import HealingBoard
+from supervisor.storage.run.healing_memory import HealingMailbox
 
 DECIDES_WITHIN_S = 20.0
-"""For the parent to say what follows a failed collective; behind that its error is the script's."""
+"""For the parent to say what follows a failed collective; after that its error is the script's."""
 _LOOK_S = 0.005
 
 
@@ -48,7 +48,7 @@ class Links:
         generation: of the connections that there are.
     """
 
-    def __init__(self, mailbox: HealingBoard, rank: int, world_size: int) -> None:
+    def __init__(self, mailbox: HealingMailbox, rank: int, world_size: int) -> None:
         self._mailbox = mailbox
         self._rank = rank
         self._ranks = range(world_size)

@@ -28,7 +28,7 @@ class DropoutInEvaluation(Mistake):
     does ``scaled_dot_product_attention`` with a ``dropout_p`` that does not ask for it.
 
     Spares: ``training=True`` (Monte Carlo dropout), one batch several times (the same), calls
-    behind an ``if``, modules of libraries, models that draw in ``eval()`` for another reason.
+    under an ``if``, modules of libraries, models that draw in ``eval()`` for another reason.
 
     Sources: discuss.pytorch.org/t/dropout-functional-api-advantages-disadvantages/181,
     huggingface/transformers#33844.

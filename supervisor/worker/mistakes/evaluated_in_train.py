@@ -95,7 +95,7 @@ class EvaluatedInTrain(Mistake):
             ),
             where=line_with(place, "no_grad", "inference_mode", "set_grad_enabled"),
             names=tuple(on),
-            mend="model.eval() before the evaluation, model.train() behind it",
+            mend="model.eval() before the evaluation, model.train() after it",
         )
 
     def interrupted(self) -> None:

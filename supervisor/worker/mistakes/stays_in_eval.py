@@ -23,7 +23,7 @@ class StaysInEval(Mistake):
     in a row were made of forwards in ``eval()``, with all of its dropout or batch norm off.
 
     Spares: batch norm alone kept in ``eval()`` (the root is in ``train()``), a model that never
-    trained in ``train()``, and any script in whose files a call of ``train()`` stands behind an
+    trained in ``train()``, and any script in whose files a call of ``train()`` stands after an
     ``if``: to skip it may be meant (last epochs with frozen statistics).
 
     Sources: fartashf/vsepp#4, wkentaro/pytorch-fcn#56,
@@ -78,7 +78,7 @@ class StaysInEval(Mistake):
             ),
             where=call_around(evaluated, "eval"),
             names=tuple(off),
-            mend="model.train() behind each evaluation, before the next training forward",
+            mend="model.train() after each evaluation, before the next training forward",
         )
 
     def interrupted(self) -> None:

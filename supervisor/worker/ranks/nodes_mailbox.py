@@ -322,7 +322,7 @@ def node_barrier(context: WorkerContext) -> NodeBarrier | None:
 
 
 def mailbox_of(path: Path, place: RankPlace, link: NodeLink | None) -> Mailbox:
-    """The board of the ranks of this node, or of all nodes by a `link` to the others."""
+    """The mailbox of the ranks of this node, or of all nodes by a `link` to the others."""
     if link is None:
         return StepMailbox(path, place.local_rank, place.local_world_size)
     return NodesMailbox(path, place, link)

@@ -18,7 +18,7 @@ from supervisor.worker.ranks.agreement import (
     is_same_step,
 )
 from supervisor.worker.ranks.exchanges import Exchanges
-from supervisor.worker.ranks.kept_board import KeptBoard, collectives_of
+from supervisor.worker.ranks.kept_mailbox import KeptMailbox, collectives_of
 from supervisor.worker.ranks.nodes_mailbox import NodeLink, mailbox_of
 from supervisor.worker.ranks.waiting_ranks import WaitingRanks
 
@@ -67,7 +67,7 @@ class RankContext:
             mailbox = mailbox_of(path, place, link)
         else:
             local, ranks = place.local_rank, place.local_world_size
-            mailbox = KeptBoard(path, local, ranks, collectives, is_same_step)
+            mailbox = KeptMailbox(path, local, ranks, collectives, is_same_step)
         warn = context.warn
 
         def lost() -> None:

@@ -242,7 +242,7 @@ class OtherOptimizerGuard:
         self._runner = runner
 
     def leaves_out(self, norm: float) -> bool:
-        """Whether the update under way, of an optimizer behind the main optimizer, is left out.
+        """Whether the update under way, of an optimizer after the main one, is left out.
 
         Args:
             norm: of its gradient; not finite.

@@ -189,10 +189,10 @@ def test_each_of_several_ranks_has_a_lane(tmp_path: Path) -> None:
     recorder.close()
 
     with serving(root) as server:
-        main, other = json.loads(get(server, "/api/state")[2])["ranks"]
+        first, other = json.loads(get(server, "/api/state")[2])["ranks"]
 
-    assert (main["rank"], other["rank"], other["step"], other["step_ms"]) == (0, 1, 39, 500.0)
-    assert len(main["lane"]) == len(other["lane"]) == 60
-    assert main["lane"][-1] > 0
+    assert (first["rank"], other["rank"], other["step"], other["step_ms"]) == (0, 1, 39, 500.0)
+    assert len(first["lane"]) == len(other["lane"]) == 60
+    assert first["lane"][-1] > 0
     assert other["lane"][-30:] == [0] * 30
     assert sum(other["lane"]) == 40

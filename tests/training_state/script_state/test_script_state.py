@@ -79,7 +79,7 @@ def test_a_census_is_read_as_it_was_written_with_the_earlier_one() -> None:
     later = take({"a": 1, "b": [2.5, float("nan")], "c": "new"})
 
     assert unpack(later.pack(first)) == (first, later)
-    with pytest.raises(ValueError, match="not a census"):
+    with pytest.raises(ValueError, match="not a script state"):
         unpack(torch.zeros(10, dtype=torch.uint8))
 
 

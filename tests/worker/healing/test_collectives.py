@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from supervisor.storage.run.healing_memory import HealingBoard, HealingMemory
+from supervisor.storage.run.healing_memory import HealingMailbox, HealingMemory
 from supervisor.worker.core.call_state import CallState
 from supervisor.worker.core.process_signs import ExitRequest
 from supervisor.worker.healing import collectives as module
@@ -101,7 +101,7 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[HealingMemory]:
 def collectives_in(memory: HealingMemory, links: FakeLinks, *, heals: bool = False) -> Collectives:
     places = memory.places
     logs = [CollectivesLog(path, 1 << 16) for path in places["logs"]["0"]]
-    mailbox = HealingBoard(places["board"])
+    mailbox = HealingMailbox(places["board"])
     made = Collectives(mailbox, logs, 0, 2, CallState(), heals=heals, steps_done=lambda: 9)
     made._links = links  # type: ignore[assignment]
     made.start()
@@ -192,7 +192,7 @@ def test_another_value_than_the_recorded_one_ends_all(memory: HealingMemory) -> 
 
     assert "not what its rank gave" in ended.value.reason
 
-    mailbox = HealingBoard(memory.places["board"])
+    mailbox = HealingMailbox(memory.places["board"])
     assert mailbox.declined
     assert "not what its rank gave" in mailbox.objection_of(0)
 
@@ -216,7 +216,7 @@ def test_nothing_is_answered_without_a_log_behind_the_state(memory: HealingMemor
     with pytest.raises(ExitRequest) as ended:
         collectives.catch_up(7, {WORLD: 1})
 
-    assert "nothing was kept behind step 7" in ended.value.reason
+    assert "nothing was kept after step 7" in ended.value.reason
 
 
 def test_what_a_group_of_the_script_has_exchanged_itself_is_objected_to(
@@ -224,14 +224,14 @@ def test_what_a_group_of_the_script_has_exchanged_itself_is_objected_to(
 ) -> None:
     collectives = collectives_in(memory, FakeLinks())
     handled(collectives, FakeCall(2.0))
-    before = HealingBoard(memory.places["board"]).objection_of(0)
+    before = HealingMailbox(memory.places["board"]).objection_of(0)
     call = FakeCall(2.0)
     call.group.own_collectives = 1
 
     handled(collectives, call)
 
     assert not before
-    assert "inference_mode" in HealingBoard(memory.places["board"]).objection_of(0)
+    assert "inference_mode" in HealingMailbox(memory.places["board"]).objection_of(0)
 
 
 def test_an_operation_that_is_not_kept_is_objected_to(memory: HealingMemory) -> None:
@@ -241,5 +241,5 @@ def test_an_operation_that_is_not_kept_is_objected_to(memory: HealingMemory) -> 
     handled(collectives, call)
 
     assert call.made_in == [call.group]
-    assert "c10d.send" in HealingBoard(memory.places["board"]).objection_of(0)
-    assert HealingBoard(memory.places["board"]).objection_of(1) == "its collectives are not kept"
+    assert "c10d.send" in HealingMailbox(memory.places["board"]).objection_of(0)
+    assert HealingMailbox(memory.places["board"]).objection_of(1) == "its collectives are not kept"

@@ -171,10 +171,7 @@ class LateRun(LiveWorker):
         else:
             for _ in range(kind.parts):
                 self._backward(fault)
-            place = 2 if "follower" in fault else 0
-            gradient = list(self.model.parameters())[place].grad
-            if "gradient" in fault and gradient is not None:
-                gradient.reshape(-1)[:1] *= {"nan": math.nan, "inf": math.inf}.get(fault[:3], 1e6)
+            self._spoil(fault)
             if kind.clips:
                 weights = list(self.model.parameters())
                 clip = functools.partial(nn.utils.clip_grad_norm_, weights)
@@ -186,7 +183,15 @@ class LateRun(LiveWorker):
 
     def _evaluate(self, fault: str) -> torch.Tensor:
         self._clear()
-        return self._backward(fault)
+        loss = self._backward(fault)
+        self._spoil(fault)
+        return loss
+
+    def _spoil(self, fault: str) -> None:
+        gradient = list(self.model.parameters())[2 if "follower" in fault else 0].grad
+        if "gradient" in fault and gradient is not None:
+            values = gradient._values() if gradient.is_sparse else gradient
+            values.view(-1)[:1] *= {"nan": math.nan, "inf": math.inf}.get(fault[:3], 1e6)
 
     def _update(self, optimizer: Optimizer) -> None:
         hooks = self.session.hooks.now
@@ -226,11 +231,18 @@ ROWS = ("step", "flags", "loss", "grad_norm", "lr", "loss_scale", "batch_size", 
 
 
 def train(
-    folder: Path, start: Start, kind: Kind, how: str, steps: int, *, ends: bool = True
+    folder: Path,
+    start: Start,
+    kind: Kind,
+    how: str,
+    steps: int,
+    *,
+    ends: bool = True,
+    settings: tuple[str, ...] = (),
 ) -> LateRun:
     """Trains, and ends the run; `how` is that of ``device.late_reads``."""
     of = functools.partial(LateRun, kind=kind)
-    run = start(folder, of=of, config=(f"device.late_reads={how}",))
+    run = start(folder, of=of, config=(f"device.late_reads={how}", *settings))
     assert isinstance(run, LateRun)
     run.steps(steps)
     if ends:

@@ -164,7 +164,7 @@ def calls(inside: ast.AST, method: str) -> Iterator[_Call]:
 
 def call_around(place: ScriptLine, method: str) -> str:
     """The nearest ``x.method(...)`` in the functions on the stack, from the inside: the last one
-    before the line, or the first behind it; `place` itself where there is none."""
+    before the line, or the first after it; `place` itself where there is none."""
     for file, line in place.around:
         function = function_at(file, line)
         lines = [call.lineno for call in calls(function, method)] if function else []

@@ -1,4 +1,4 @@
-"""The board of ranks of which one may come back alone: what they tell each other is kept, too."""
+"""The mailbox of ranks of which one may come back alone: what they tell each other is kept, too."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from supervisor.storage.run import healing_memory
-from supervisor.storage.run.healing_memory import HealingBoard
+from supervisor.storage.run.healing_memory import HealingMailbox
 from supervisor.storage.run.mailboxes import StepMailbox
 from supervisor.worker.core.worker_context import WorkerContext
 from supervisor.worker.healing.collectives import MOST_COST, Collectives
@@ -16,7 +16,7 @@ from supervisor.worker.healing.patches_groups import route_collectives
 from supervisor.worker.ranks.sequence_numbers import SequenceNumbers
 
 
-class KeptBoard(StepMailbox):
+class KeptMailbox(StepMailbox):
     """As `StepMailbox`; a rank that catches up is told what its rank was told.
 
     Args:
@@ -61,7 +61,7 @@ def collectives_of(context: WorkerContext) -> Collectives | None:
         return None
     is_auto = context.settings.restart.healing == "auto"
     try:
-        mailbox = HealingBoard(own.mailbox)
+        mailbox = HealingMailbox(own.mailbox)
         logs = [CollectivesLog(path) for path in own.logs]
     except OSError as error:
         context.warn(f"healing is off: {error}")
