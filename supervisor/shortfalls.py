@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from supervisor.codes import Found, Warned
-from supervisor.events.event import JournalEvent
+from supervisor.events.event import JournalEvent, of_kind
 from supervisor.events.state_events import CheckpointSaved, StateFound, WarningEvent
-from supervisor.events.step_events import RiskEvent
+from supervisor.events.step_events import AlertEvent, RiskEvent
 
 Floats = npt.NDArray[np.float64]
 
@@ -125,6 +125,7 @@ def find_shortfalls(
     """
     found = [
         _high_loss(events, steps, losses),
+        *_mistakes(events),
         *_warned(events),
         _not_saved(events),
         _open_alarm(events, steps, risks, alarm),
@@ -227,6 +228,27 @@ def _beyond_all(losses: Floats, since: int) -> tuple[int, float, float] | None:
     if not (last - highest > SPREADS * _spread(untrained) and last > EXPLODED * highest):
         return None
     return int(np.flatnonzero(before <= highest)[-1]) - since, float(levels[place]), last
+
+
+def _mistakes(events: Sequence[JournalEvent]) -> list[Shortfall]:
+    """One for each kind of silent mistake that was proved."""
+    first: dict[str, AlertEvent] = {}
+    for event in of_kind(events, AlertEvent):
+        if event.category == "mistake":
+            first.setdefault(event.alert_kind, event)
+    return [
+        Shortfall(
+            key="mistake",
+            is_bad=False,
+            title="a mistake in the script",
+            sentence=f"Mistake in the script, seen at step {event.step}: "
+            f"{event.fact or event.message}.",
+            advice=f"Mend it and train again: {event.metadata.get('mend') or 'see the place'}. "
+            f"If it is meant: --set mistakes.on_purpose=[{kind}]",
+            step=event.step,
+        )
+        for kind, event in first.items()
+    ]
 
 
 def _warned(events: Sequence[JournalEvent]) -> list[Shortfall]:

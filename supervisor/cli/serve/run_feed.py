@@ -15,13 +15,10 @@ from supervisor.cli.watch.panel import record_cells
 from supervisor.cli.watch.read_run import RunView
 from supervisor.cli.watch.view import WatchView
 from supervisor.errors import RunDirectoryError
-from supervisor.events.event import of_kind
-from supervisor.events.step_events import AlertEvent
 from supervisor.masking import mask_all
 from supervisor.records import plain
 from supervisor.report.curves.curve_document import DrawnRun, curve_document
 from supervisor.report.curves.curves import read_curves
-from supervisor.report.facts.crash_report import find_mistakes
 from supervisor.report.facts.run_data import read_excerpts
 from supervisor.report.facts.timeline import timeline_of
 from supervisor.storage.run.rundir import RunDirectory
@@ -86,20 +83,13 @@ class RunFeed:
         log, stacks = read_excerpts(self._rundir)
         events = self._view.events()
         story = timeline_of(events)
-        mistakes = find_mistakes(of_kind(events, AlertEvent))
         return {
             "title": view.title,
             "state": view.state,
             "tone": _tone(view),
             "ended": view.ended,
-            "first_lines": [
-                *(
-                    f"Mistake in the script, step {one.step}: {one.message}"
-                    for one in mistakes
-                    if not one.is_question
-                ),
-                *view.first_lines,
-            ],
+            "first_lines": view.first_lines,
+            "shortfalls": view.shortfalls,
             "attempt": view.attempt,
             "rows": self._view.rows(),
             "facts": {**record_cells(view), **_risk(view), **view.facts},
@@ -142,7 +132,8 @@ def _rank(rank: int, rows: np.ndarray, end_s: float) -> dict[str, Any]:
 def _tone(view: WatchView) -> str:
     if not view.ended:
         return "bad" if view.lines.is_alarm(view.risk) else "info"
-    return TONES.get(view.state, "bad")
+    tone = TONES.get(view.state, "bad")
+    return "warn" if view.shortfalls and tone == "good" else tone
 
 
 def _risk(view: WatchView) -> dict[str, str]:

@@ -105,11 +105,7 @@ def _why(
     incidents: tuple[Incident, ...],
 ) -> str:
     if root is None:
-        alert_events = run_data.of(AlertEvent)
-        mistakes = {event.alert_kind for event in alert_events if event.category == "mistake"}
-        if end in ("completed", "running") and mistakes:
-            return f"It has trained with {count(len(mistakes), 'mistake')} of the script's own."
-        alerts = sum(event.times for event in alert_events)
+        alerts = sum(event.times for event in run_data.of(AlertEvent))
         wished = would_have(run_data)
         if wished and end in ("completed", "running"):
             return (
@@ -181,7 +177,7 @@ def _told(incident: Incident, run_data: RunData) -> str:
         return told
     mistake = _explaining(incident, run_data)
     if mistake is not None:
-        return f"the script has a mistake ({mistake.fact}); then {told}"
+        return f"the script's mistake explains what followed: {told}"
     jump = rate_jump(run_data, before=incident.step or 0, attempt=incident.attempt)
     if jump is None:
         rise = rate_rise(run_data, before=incident.step or 0, attempt=incident.attempt)

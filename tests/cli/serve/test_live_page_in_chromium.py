@@ -50,8 +50,9 @@ def test_a_run_is_shown_live_zoomed_and_smoothed(tmp_path: Path) -> None:
         assert window.run(f"return {STEPS}") == [111, 263]
         window.press("0")
         assert window.run(f"return {STEPS}") == [0, 299]
-        label = window.run("return document.querySelector('.panel').getAttribute('aria-label')")
-        assert "at step 299, lowest" in label
+        label = "document.querySelector('.panel').getAttribute('aria-label')"
+        window.wait_for(f"{label}.includes('at step 299, lowest')")  # after the page has fetched
+        label = window.run(f"return {label}")
         assert "not finite at 1 of the steps shown" in label
 
         # smoothing and another value

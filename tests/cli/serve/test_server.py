@@ -97,6 +97,20 @@ def test_state_and_curves_of_a_finished_run(tmp_path: Path) -> None:
     assert some["curves"]["grad_norm"][0]["x"] == [5, 6, 7, 8, 9]
 
 
+def test_a_completed_run_with_a_mistake_is_not_green(tmp_path: Path) -> None:
+    run = synthetic_run.SyntheticRun(tmp_path / "run")
+    run.start(1)
+    run.steps(0, 60)
+    run.event("alert", step=5, severity="high", category="mistake", alert_kind="stretched_loss",
+              message="long", fact="train.py:3: stretched")  # fmt: skip
+    run.exit("completed", 60, returncode=0)
+    with serving(run.finish("completed")) as server:
+        state = json.loads(get(server, "/api/state")[2])
+
+    assert state["tone"] == "warn"
+    assert state["shortfalls"] == ["Mistake in the script, seen at step 5: train.py:3: stretched."]
+
+
 def test_questions_that_make_no_sense_are_told_so(tmp_path: Path) -> None:
     root = synthetic_run.treated(tmp_path / "run")
     with serving(root) as server:

@@ -84,7 +84,7 @@
       setState(state.state, state.tone);
       const attempt = state.attempt > 1 ? { attempt: String(state.attempt) } : {};
       setFacts({ ...state.facts, ...attempt });
-      at("first").replaceChildren(...state.first_lines.map((line) => element("li", {}, line)));
+      at("first").replaceChildren(...[...state.shortfalls, ...state.first_lines].map((line) => element("li", {}, line)));
       if (state.state !== known) {
         known = state.state;
         at("said").textContent = `${state.title}: ${state.state}${state.facts.step ? `, step ${state.facts.step}` : ""}`;
