@@ -199,7 +199,8 @@ class StepRecorder:
                 probe.saw_scale(self.scaler)
             else:
                 probe.loss_scale = scale
-        probe.settle()
+        if probe.on_device.waiting or probe.on_device.sent:
+            probe.settle()
         if scaler_skipped:
             probe.grad_norm = float("inf")
         if self._probes.is_on:
