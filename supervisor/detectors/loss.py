@@ -228,7 +228,7 @@ class SlowDivergenceDetector(Detector):
         loss = record.loss
         self._scale.update(loss)
         if not self._negative:
-            loss = self._scale.clamp(loss)
+            loss = max(loss, self._scale.floor)
             if not loss:
                 return None  # zero, in a run of which no size is known yet
         self._window.add(loss if self._negative else math.log(loss))

@@ -281,7 +281,11 @@ class LearningRateDetector(Detector):
         fresh, self._out = out and not self._out, out
         if out:
             self.score = 1.0
-        leap = self._judge_change(record, before, rate)
+        leap = None
+        if before > 0 and rate != before:
+            leap = self._judge_change(record, before, rate)
+        elif self._moving:
+            self._moving -= 1
         return self._out_of_range(record, rate) if fresh else leap
 
     def _stays_low(self, before: float, rate: float) -> bool:
@@ -293,9 +297,6 @@ class LearningRateDetector(Detector):
         return self._low_steps >= LOW_STEPS
 
     def _judge_change(self, record: StepRecord, before: float, rate: float) -> Alert | None:
-        if not before > 0 or rate == before:
-            self._moving = max(0, self._moving - 1)
-            return None
         is_line = abs(rate - before - self._difference) <= 0.02 * abs(rate - before)
         self._difference = rate - before
         relative = abs(rate - before) / before
