@@ -41,11 +41,14 @@ class GradientHealthDetector(Detector):
     window: int = 100
     patience: int = 5
 
-    def _begin(self) -> None:
-        self._window = RobustWindow(self.window)
+    def __post_init__(self) -> None:
         # Ratio of highest to usual norm below which the gradient cannot vary too much: a deviation
         # of f x the mean needs a value of f^2 x the mean at least.
         self._least_factor = max(1.0, self.variance_factor) * self.variance_factor
+        super().__post_init__()
+
+    def _begin(self) -> None:
+        self._window = RobustWindow(self.window)
         self._state_now = ""
         self._count = 0
         self._told: dict[str, float] = {}

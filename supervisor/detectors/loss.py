@@ -165,7 +165,7 @@ def _mean(values: list[float]) -> tuple[float, float]:
     """Mean of values, and its standard error."""
     count = len(values)
     mean = math.fsum(values) / count
-    spread = math.fsum((value - mean) ** 2 for value in values) / max(1, count - 1)
+    spread = math.fsum([(value - mean) ** 2 for value in values]) / max(1, count - 1)
     return mean, math.sqrt(spread / count)
 
 

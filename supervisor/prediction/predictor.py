@@ -144,7 +144,9 @@ class CrashPredictor(NamedState):
         if found:
             return self._conclude(record, found)
         self._onset = -1
-        return no_risk(record.step)
+        return CrashRisk(
+            step=record.step, probability=0.0, contributions={}, calibrated=KNOTS[0][1]
+        )
 
     def _judge_hazards(
         self, found: dict[str, float], record: StepRecord, scores: Mapping[str, float]
@@ -281,11 +283,6 @@ class CrashPredictor(NamedState):
                 told.append(f"gradient norm {record.grad_norm:g}")
             return ", ".join(told)
         return f"{main.replace('_', ' ')} is beyond its line"
-
-
-def no_risk(step: int) -> CrashRisk:
-    """What `CrashPredictor.update` says of a step that shows nothing."""
-    return CrashRisk(step=step, probability=0.0, contributions={}, calibrated=KNOTS[0][1])
 
 
 def _is_noise(hazard: str, record: StepRecord) -> bool:

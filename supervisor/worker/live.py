@@ -178,11 +178,13 @@ class Live(TrainingHooks):
                         self._recording.note(EntryKind.FIRST_AVERAGE, number)
             random.after(earlier)
             if not with_graph or not progress.graphs.seen:
-                with self._loss_part:
+                try:
                     if with_graph:
                         progress.graphs.watch(output)
                     elif not has_graph(output):
                         self.clock.made_without_graph(graph_nodes() - nodes)
+                except BaseException as error:
+                    self._loss_part.caught(error)
             return self._injector.on_output(progress.steps_done, output) if self._armed else output
         finally:
             if self.mistakes.is_on:

@@ -143,7 +143,7 @@ class RobustWindow:
         if not self.held:
             return math.nan
         mean = self.mean
-        return math.sqrt(math.fsum((v - mean) ** 2 for v in self.held) / len(self.held))
+        return math.sqrt(math.fsum([(v - mean) ** 2 for v in self.held]) / len(self.held))
 
     def quantile(self, share: float) -> float:
         """The value at `share` (0...1) of the sorted window, nearest rank; NaN when empty."""

@@ -38,7 +38,7 @@ _CLOCKS = ("time", "monotonic", "perf_counter", "process_time", "thread_time")
 _SEED_BYTES = 32
 """Of a generator of Python's that begins anywhere: as much as a key of the system's own source."""
 _getframe = sys._getframe
-_wall, from_system = time.time_ns, os.urandom
+wall_ns, from_system = time.time_ns, os.urandom
 
 
 def watch_outside() -> None:
@@ -216,7 +216,7 @@ def _watch_calendar() -> None:
 
         def told(_: Any, seconds: Any = None, /) -> Any:
             if seconds is None:
-                seconds = OUTSIDE.clock("time", _wall, _getframe(1)) / _S
+                seconds = OUTSIDE.clock("time", wall_ns, _getframe(1)) / _S
             return original(seconds)
 
         _stand_in(time, name, told)
@@ -226,11 +226,11 @@ def _watch_calendar() -> None:
         watch(name)
 
     def asctime_(_: Any, *given: Any) -> str:
-        now = given or (localtime(OUTSIDE.clock("time", _wall, _getframe(1)) / _S),)
+        now = given or (localtime(OUTSIDE.clock("time", wall_ns, _getframe(1)) / _S),)
         return asctime(*now)
 
     def strftime_(_: Any, form: Any, *given: Any) -> str:
-        now = given or (localtime(OUTSIDE.clock("time", _wall, _getframe(1)) / _S),)
+        now = given or (localtime(OUTSIDE.clock("time", wall_ns, _getframe(1)) / _S),)
         return strftime(form, *now)
 
     _stand_in(time, "asctime", asctime_)
@@ -241,7 +241,7 @@ def _watch_datetime() -> None:
     """`date.today` reads `time.time`; these two do not, and their type is written in C."""
 
     def now(cls: Any, tz: Any = None) -> Any:
-        read = OUTSIDE.clock("time", _wall, _getframe(1))
+        read = OUTSIDE.clock("time", wall_ns, _getframe(1))
         return _at(cls, read, tz)
 
     def utcnow(cls: Any) -> Any:
@@ -253,7 +253,7 @@ def _watch_datetime() -> None:
                 DeprecationWarning,
                 stacklevel=2,
             )
-        read = OUTSIDE.clock("time", _wall, _getframe(1))
+        read = OUTSIDE.clock("time", wall_ns, _getframe(1))
         return _at(cls, read, datetime.timezone.utc).replace(tzinfo=None)
 
     replace_method(datetime.datetime, "now", classmethod(now))
