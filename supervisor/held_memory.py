@@ -45,8 +45,8 @@ def taken_at_peak(status: Path = STATUS) -> int:
     """Returns how much more this process has held at its peak than it holds now: between two steps
     activations and gradients are not there, but they come again. 0 if unknown."""
     try:
-        lines = dict(line.split(":", 1) for line in status.read_text().splitlines())
-        peak, now = (int(lines[name].split()[0]) for name in ("VmHWM", "VmRSS"))
+        text = status.read_text()
+        peak, now = [int(text.split(f"\n{name}:")[1].split()[0]) for name in ("VmHWM", "VmRSS")]
     except (OSError, ValueError, LookupError):
         return 0
     return max(peak - now, 0) * 1024

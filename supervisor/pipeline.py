@@ -252,12 +252,13 @@ class Pipeline:
         return failed
 
     def _begins_part(self, record: StepRecord, waiting: int) -> bool:
-        begins_anew = record.announced or record.begins_training or record.restarted
-        begins_anew = begins_anew or is_trial(record)
-        is_news = SHIFT in record.observed or script_change.CHANGE in record.observed
-        if begins_anew or is_news or self._other_data.waits:
+        if record.announced or record.begins_training or record.restarted:
             return True
-        return self._evaluation.is_on or self._is_copy_due(waiting)
+        seen = record.observed
+        is_news = seen and (is_trial(record) or SHIFT in seen or script_change.CHANGE in seen)
+        if is_news or self._other_data.waits or self._evaluation.is_on:
+            return True
+        return self._is_copy_due(waiting)
 
     def _is_copy_due(self, waiting: int = 0) -> bool:
         return not self._copies or len(self._copies[-1].since) + waiting >= COPY_EVERY

@@ -41,6 +41,12 @@ class GradientHealthDetector(Detector):
     window: int = 100
     patience: int = 5
 
+    def __post_init__(self) -> None:
+        # Ratio of highest to usual norm below which the gradient cannot vary too much: a deviation
+        # of f x the mean needs a value of f^2 x the mean at least.
+        self._least_factor = max(1.0, self.variance_factor) * self.variance_factor
+        super().__post_init__()
+
     def _begin(self) -> None:
         self._window = RobustWindow(self.window)
         self._state_now = ""
@@ -69,12 +75,6 @@ class GradientHealthDetector(Detector):
         self._told[state], self._absent[state] = norm, 0
         return self._report(record, state, norm)
 
-    @property
-    def _least_factor(self) -> float:
-        """Ratio of highest to usual norm below which the gradient cannot vary too much: a deviation
-        of f x the mean needs a value of f^2 x the mean at least."""
-        return max(1.0, self.variance_factor) * self.variance_factor
-
     def _is_news(self, state: str, norm: float) -> bool:
         told = self._told.get(state)
         return told is None or (state == "grad_explosion" and norm > WORSE * told)
@@ -92,7 +92,7 @@ class GradientHealthDetector(Detector):
             return "grad_vanishing"
         window = self._window
         factor = self._least_factor  # cheap looks first
-        if len(window) < self.window or window.ceiling < factor * window.floor:
+        if len(window.held) < self.window or window.ceiling < factor * window.floor:
             return ""
         if window.highest < factor * window.median:
             return ""

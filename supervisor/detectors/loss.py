@@ -165,7 +165,7 @@ def _mean(values: list[float]) -> tuple[float, float]:
     """Mean of values, and its standard error."""
     count = len(values)
     mean = math.fsum(values) / count
-    spread = math.fsum((value - mean) ** 2 for value in values) / max(1, count - 1)
+    spread = math.fsum([(value - mean) ** 2 for value in values]) / max(1, count - 1)
     return mean, math.sqrt(spread / count)
 
 
@@ -228,7 +228,7 @@ class SlowDivergenceDetector(Detector):
         loss = record.loss
         self._scale.update(loss)
         if not self._negative:
-            loss = self._scale.clamp(loss)
+            loss = max(loss, self._scale.floor)
             if not loss:
                 return None  # zero, in a run of which no size is known yet
         self._window.add(loss if self._negative else math.log(loss))

@@ -130,11 +130,11 @@ class NonfiniteDetector(Detector):
     def update(self, record: StepRecord) -> Alert | None:
         self._seen += 1
         self.score = 0.0
-        if record.has_nonfinite_loss:
+        if record.loss_seen and not math.isfinite(record.loss):
             self.score = 2.0
             return self._report(record, "loss", record.loss)
         scaled = math.isfinite(record.loss_scale) and record.loss_scale > 0
-        if not record.has_nonfinite_grad:
+        if not record.grad_norm_seen or math.isfinite(record.grad_norm):
             if scaled:
                 self._overflows.append(0)
             return None

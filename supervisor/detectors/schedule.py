@@ -277,25 +277,23 @@ class LearningRateDetector(Detector):
             return None
         self._seen += 1
         before, self._previous = self._previous, rate
-        out = rate > self.high or self._stays_low(before, rate)
-        fresh, self._out = out and not self._out, out
-        if out:
-            self.score = 1.0
-        leap = self._judge_change(record, before, rate)
-        return self._out_of_range(record, rate) if fresh else leap
-
-    def _stays_low(self, before: float, rate: float) -> bool:
         self._was_usual = self._was_usual or rate >= self.low
         if self._was_usual or rate == 0:
             self._low_steps = 0
         else:
             self._low_steps = self._low_steps + 1 if rate == before else 1
-        return self._low_steps >= LOW_STEPS
+        out = rate > self.high or self._low_steps >= LOW_STEPS
+        fresh, self._out = out and not self._out, out
+        if out:
+            self.score = 1.0
+        leap = None
+        if before > 0 and rate != before:
+            leap = self._judge_change(record, before, rate)
+        elif self._moving:
+            self._moving -= 1
+        return self._out_of_range(record, rate) if fresh else leap
 
     def _judge_change(self, record: StepRecord, before: float, rate: float) -> Alert | None:
-        if not before > 0 or rate == before:
-            self._moving = max(0, self._moving - 1)
-            return None
         is_line = abs(rate - before - self._difference) <= 0.02 * abs(rate - before)
         self._difference = rate - before
         relative = abs(rate - before) / before

@@ -35,12 +35,13 @@ class Budget:
     def observe(self, record: StepRecord) -> None:
         if 0.0 < record.step_time_s < math.inf:
             self._time_s += record.step_time_s
+        if self._treated_at:
+            hour_ago = self._time_s - 3600.0
+            self._treated_at = [t for t in self._treated_at if t > hour_ago]
 
     @property
     def is_spent(self) -> bool:
         """No further treatment is allowed."""
-        hour_ago = self._time_s - 3600.0
-        self._treated_at = [t for t in self._treated_at if t > hour_ago]
         return (
             self._total >= self.settings.per_run or len(self._treated_at) >= self.settings.per_hour
         )

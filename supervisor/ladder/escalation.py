@@ -183,17 +183,24 @@ class EscalationLadder:
         self._budget.observe(record)
         outcomes = self._treatments.observe(record, risk)
         self.outcomes = () if self.policy.observe_only else outcomes  # nothing was done that helped
-        if not record.has_moving_objective:
-            self._going_back.rate_spike.update(record, self._guard.loss)
+        back, moves = self._going_back, record.in_environment or record.others_trained
+        if not moves:
+            back.rate_spike.update(record, self._guard.loss)
         self.trials.update(record)
         verdict, guarded = self._guard.update(record, risk)
-        has_course = record.loss_seen and not record.has_moving_objective
-        if record.step < LAST_STEP and has_course:
+        if record.step < LAST_STEP and record.loss_seen and not moves:
             self._initial.update(record.step, record.loss)
-        if self._going_back.stopped:
+        if back.stopped:
             return None
-        if self._going_back.resigned and not is_nonfinite(record):
+        if back.resigned and not is_nonfinite(record):
             return self._step_down(record, risk)
+        is_calm = verdict is None and not (alerts or risk.probability or risk.contributions)
+        is_calm = is_calm and not (self._initial.found or back.rate_spike.harms)
+        if is_calm and not (self._treatments.active or self._waits):
+            tried = self._choice.has_tried or back.rolled_back or self._budget.rollbacks
+            if tried and self._treatments.calm_steps >= self.policy.healthy_steps:
+                self._end_episode()
+            return None
         decision = self._start_anew(record, alerts, risk)
         if decision is not None:
             return decision

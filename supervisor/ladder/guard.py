@@ -137,8 +137,10 @@ class Guard:
             window = self.settings.skip_window
             self._skips = [t for t in self._skips if self._tick - t <= window]
         skips, why, subject = self._judge(record)
-        sick, after = self._is_ruin_after_skip(record, risk), "right after a skipped update"
-        if not sick and self._stays_ruined(risk):
+        sick, after = False, "right after a skipped update"
+        if self._skips:
+            sick = self._is_ruin_after_skip(record, risk)
+        if not sick and risk.alarm and self._stays_ruined(risk):
             sick, after = True, "and stays beyond all that the untrained weights gave"
             self._ruined_at = self._tick
         if not (skips or sick):
@@ -156,9 +158,9 @@ class Guard:
 
     def _judge(self, record: StepRecord) -> tuple[bool, str, Subject]:
         """Whether this update must not reach the weights, why, and by which value."""
-        if record.has_nonfinite_loss:
+        if record.loss_seen and not math.isfinite(record.loss):
             return self._skips_nonfinite_loss(), f"loss {record.loss:g}", Subject.LOSS
-        if record.has_nonfinite_grad:
+        if record.grad_norm_seen and not math.isfinite(record.grad_norm):
             why = f"gradient norm {record.grad_norm:g}"
             return self._skips_nonfinite_gradient(record), why, Subject.GRADIENT
         if not (record.grad_norm_seen and self._is_absurd_gradient(record)):
@@ -196,7 +198,7 @@ class Guard:
         Without it weights with NaN are seen only after `rollback_after_skips` lost updates
         (test_escalation: a NaN that is there again right after a skip).
         """
-        recent = bool(self._skips) and self._tick - self._skips[-1] <= PERSIST_STEPS
+        recent = self._tick - self._skips[-1] <= PERSIST_STEPS
         return recent and risk.alarm and self.is_ruin(record)
 
     def _has_skipped_enough(self) -> bool:
@@ -205,17 +207,18 @@ class Guard:
         return len(self._skips) + 1 >= max(2, self.settings.rollback_after_skips)
 
     def _stays_ruined(self, risk: CrashRisk) -> bool:
-        """Whether sudden trouble is no batch's fault, because it stays beyond all that could be
+        """Whether a sudden alarm is no batch's fault, because it stays beyond all that could be
         healthy. Said once; where going back has not helped, the rungs have other treatments."""
         is_news = self._tick - self._ruined_at > self.settings.skip_window
-        sudden = risk.alarm and not SUDDEN.isdisjoint(risk.contributions)
+        sudden = not SUDDEN.isdisjoint(risk.contributions)
         return self.settings.skip_spike and is_news and sudden and self.shows_ruin(risk)
 
     def is_ruin(self, record: StepRecord) -> bool:
         """Whether this step is beyond what the run can have come to by learning: not finite, or a
         loss or a gradient norm far above those of its untrained weights."""
-        if is_nonfinite(record) or record.has_moving_objective:
-            return is_nonfinite(record)
+        nonfinite = is_nonfinite(record)
+        if nonfinite or record.in_environment or record.others_trained:
+            return nonfinite
         is_high = record.loss_seen and record.loss > self.scale.line
         return is_high or (record.grad_norm_seen and record.grad_norm > self.norm_scale.line)
 
@@ -284,4 +287,6 @@ def _variation(window: RobustWindow) -> float:
 
 def is_nonfinite(record: StepRecord) -> bool:
     """Whether loss or gradient norm of a step is NaN or infinite."""
-    return record.has_nonfinite_loss or record.has_nonfinite_grad
+    if record.loss_seen and not math.isfinite(record.loss):
+        return True
+    return record.grad_norm_seen and not math.isfinite(record.grad_norm)

@@ -56,7 +56,7 @@ class LearningRateSpike:
         self._seen += 1
         if self.step >= 0:
             self._follow(record)
-        elif self._has_leapt(rate):
+        elif rate > self._highest and self._has_leapt(rate):
             self._begin(record, accepted)
         if self.step < 0 and rate > self._highest:
             self._highest = rate

@@ -28,7 +28,11 @@ gave, and not for one step alone (`Guard.shows_ruin`)."""
 
 
 class RungChoice:
-    """Goes up the rungs of a policy, each once in an episode, one treatment in `cooldown_steps`."""
+    """Goes up the rungs of a policy, each once in an episode, one treatment in `cooldown_steps`.
+
+    Attributes:
+        has_tried: something may have been tried in this episode.
+    """
 
     def __init__(
         self,
@@ -45,8 +49,10 @@ class RungChoice:
         self._rungs, self._budget = rungs, budget
         self._advice = Advice(policy)
         self._checkpoint_at = LONG_AGO
+        self.has_tried = False
 
     def end_episode(self) -> None:
+        self.has_tried = False
         self._rungs.forget()
         self._advice.forget()
 
@@ -57,6 +63,7 @@ class RungChoice:
         rungs = self._rungs
         if risk.probability < rungs.lowest and not self._lines.is_alarm(risk.probability):
             return None
+        self.has_tried = True
         if self.policy.by_cause.get(risk.cause.value) == []:
             return None  # report only
         if self._is_course_only(risk):
@@ -149,6 +156,7 @@ class RungChoice:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.has_tried = True
         self._rungs.load_state_dict(state)
         self._checkpoint_at = int(state["checkpoint_at"])
         self._advice.load_state_dict(state["advice"])

@@ -130,8 +130,7 @@ class RiseFromZero(NamedState):
     """Judges rises where most losses count as zero (`RunScale`), of which ratios say nothing.
 
     Attributes:
-        found: three rows in a row lie above zero and far above the last 50 before them.
-        recent: these.
+        recent: the last losses that do not.
     """
 
     _state = ("_high", "recent")
@@ -140,12 +139,9 @@ class RiseFromZero(NamedState):
         self._high = 0
         self.recent: deque[float] = deque(maxlen=RECENT)
 
-    @property
-    def found(self) -> bool:
-        return self._high >= ROWS
-
-    def update(self, loss: float, *, floor: float) -> None:
-        """Takes in a finite loss; sizes up to `floor` count as zero."""
+    def update(self, loss: float, *, floor: float) -> bool:
+        """Takes in a finite loss; sizes up to `floor` count as zero. Returns whether three rows in
+        a row lie above zero and far above the last 50 before them."""
         recent = self.recent
         was_zero = self._high or (len(recent) == RECENT and abs(recent[-1]) <= floor)
         if was_zero and loss > max(floor, MANY * max(map(abs, recent))):
@@ -153,6 +149,7 @@ class RiseFromZero(NamedState):
         else:
             self._high = 0
             recent.append(loss)
+        return self._high >= ROWS
 
     def reset(self) -> None:
         self._high = 0

@@ -42,7 +42,9 @@ class MovingObjective(NamedState):
         """Returns the record with its marks, and why the run is one of reinforcement learning where
         this has just become known."""
         self.is_game = record.others_trained or (self.is_game and not record.begins_training)
-        why = self._recognise(record) if not self.acts and self._asked is not False else ""
+        why = ""
+        if (record.in_environment or record.observed) and not self.acts:
+            why = self._recognise(record) if self._asked is not False else ""
         self.acts = self.acts or bool(why)
         if (record.in_environment, record.others_trained) != (self.acts, self.is_game):
             record = replace(record, in_environment=self.acts, others_trained=self.is_game)

@@ -130,10 +130,10 @@ class CrashPredictor(NamedState):
     def update(self, record: StepRecord, scores: Mapping[str, float]) -> CrashRisk:
         """Judges `record`, of which the detectors gave `scores`."""
         found: dict[str, float] = {}
-        if scores:
-            self._judge_nonfinite(found, scores)
-        else:
-            self._nonfinite.append(0)
+        is_nonfinite = scores.get("nonfinite", 0.0) >= 2.0
+        self._nonfinite.append(int(is_nonfinite))
+        if is_nonfinite:
+            found["nonfinite"] = 0.95 if sum(self._nonfinite) > 1 else 0.8
         if record.in_environment:
             self._judge_reward(found, record.observed)
         else:
@@ -141,13 +141,12 @@ class CrashPredictor(NamedState):
             self._judge_gradient(found, record)
         if scores and max(scores.values()) >= 1.0:
             self._judge_hazards(found, record, scores)
-        return self._conclude(record, found)
-
-    def _judge_nonfinite(self, found: dict[str, float], scores: Mapping[str, float]) -> None:
-        score = scores.get("nonfinite", 0.0)
-        self._nonfinite.append(int(score >= 2.0))
-        if score >= 2.0:
-            found["nonfinite"] = 0.95 if sum(self._nonfinite) > 1 else 0.8
+        if found:
+            return self._conclude(record, found)
+        self._onset = -1
+        return CrashRisk(
+            step=record.step, probability=0.0, contributions={}, calibrated=KNOTS[0][1]
+        )
 
     def _judge_hazards(
         self, found: dict[str, float], record: StepRecord, scores: Mapping[str, float]
@@ -165,9 +164,8 @@ class CrashPredictor(NamedState):
         loss.update(record.loss)
         is_game = record.others_trained
         if not is_game:
-            self._judge_level(
-                found, loss.scale.clamp(record.loss) if record.loss >= 0 else record.loss
-            )
+            value = record.loss
+            self._judge_level(found, max(value, loss.scale.floor) if value >= 0 else value)
             self._judge_special(found, record.loss)
         leapt = loss.above_start and loss.z > 4.5 and loss.rise > LEFT_COURSE
         warned = loss.z > 6 and loss.rise > math.log(1.15) and loss.above_tail
@@ -204,8 +202,7 @@ class CrashPredictor(NamedState):
             first.update(value)
             if first.warns:
                 found["first_rows"] = 0.55 if first.found else 0.35
-        from_zero.update(value, floor=self._loss.scale.floor)
-        if from_zero.found:
+        if from_zero.update(value, floor=self._loss.scale.floor):
             found["rise_from_zero"] = 0.6
         if restart.is_on:
             restart.update(value)
@@ -229,9 +226,6 @@ class CrashPredictor(NamedState):
             found["gradient_warning"] = 0.32
 
     def _conclude(self, record: StepRecord, found: dict[str, float]) -> CrashRisk:
-        if not found:
-            self._onset = -1
-            return no_risk(record.step)
         if max(found.values()) >= DISTRUST:
             self._loss.distrust()
             self._grad.distrust()
@@ -289,11 +283,6 @@ class CrashPredictor(NamedState):
                 told.append(f"gradient norm {record.grad_norm:g}")
             return ", ".join(told)
         return f"{main.replace('_', ' ')} is beyond its line"
-
-
-def no_risk(step: int) -> CrashRisk:
-    """What `CrashPredictor.update` says of a step that shows nothing."""
-    return CrashRisk(step=step, probability=0.0, contributions={}, calibrated=KNOTS[0][1])
 
 
 def _is_noise(hazard: str, record: StepRecord) -> bool:

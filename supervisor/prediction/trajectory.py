@@ -61,8 +61,9 @@ class Trajectory(NamedState):
         """Judges the finite `value`, then takes it in."""
         if value < 0 and not self._linear:
             self._turn_linear()
-        self.scale.update(value)
-        inner = value if self._linear else math.log(max(self.scale.clamp(value), TINY))
+        scale = self.scale
+        scale.update(value)
+        inner = value if self._linear else math.log(max(value, scale.floor, TINY))
         self._judge(inner)
         self._since_suspect += 1
         if self._suspect is not None:
@@ -74,7 +75,9 @@ class Trajectory(NamedState):
             tail = self.tail
             tail.add(waiting.popleft())
             if self._seen < 1.5 * tail.size:
-                tail.shrink(max(1, self._seen * 2 // 3 - WAIT))
+                most = max(1, self._seen * 2 // 3 - WAIT)
+                if len(tail.held) > most:
+                    tail.shrink(most)
         self._seen += 1
         if inner > self._highest and self.z < 6:
             self._highest = inner
@@ -112,16 +115,15 @@ class Trajectory(NamedState):
 
     def _judge(self, inner: float) -> None:
         window = self.reference.window
-        if len(window) < MIN_WINDOW or not self.scale.is_known:
-            self.calm()
+        self.z = self.rise = 0.0
+        self.above_tail = self.above_record = self.above_start = False
+        if len(window.held) < MIN_WINDOW or not self.scale.level > 0.0:
             return
         may_be_calm = inner <= self._highest and not self._linear
         if may_be_calm and window.is_surely_near(inner, SMALL_RISE):
-            self.calm()
             return
         rise = inner - self._usual()
         if not self._linear and rise <= SMALL_RISE:
-            self.calm()
             return
         unit = 1.0
         if self._linear:  # the floor of a logarithm's scale is a share of the size, too

@@ -106,8 +106,12 @@ class _Shelf:
         self._holders = dict(sorted(holders.items(), key=lambda item: _order(item[0])))
 
     def alive(self) -> dict[str, Any]:
-        found = ((name, holder()) for name, holder in self._holders.items())
-        return {name: value for name, value in found if value is not None}
+        found = {}
+        for name, holder in self._holders.items():  # asked at every step: no generator
+            value = holder()
+            if value is not None:
+                found[name] = value
+        return found
 
 
 class Registry:

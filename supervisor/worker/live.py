@@ -42,7 +42,7 @@ from supervisor.worker.core.step_probe import told_by_scaler
 from supervisor.worker.core.training_hooks import Call, TrainingHooks
 from supervisor.worker.core.worker_context import WorkerContext
 from supervisor.worker.corruption.update_watch import UpdateWatch
-from supervisor.worker.gradients.called_hooks import CalledHooks
+from supervisor.worker.gradients.called_hooks import CLOSED, CalledHooks
 from supervisor.worker.judging.step_judge import NewTrainings, StepJudge
 from supervisor.worker.mistakes.watch import MistakeWatch
 from supervisor.worker.ranks.exchanges import Exchanges, FirstAverages
@@ -102,7 +102,8 @@ class Live(TrainingHooks):
         self._step_judge = step_judge
         self._updates = updates
         self._trainings = trainings
-        self._own_time = OwnTime(None if is_alone else OwnTimes(context.rundir.steps(context.rank)))
+        of_rank = context.rundir.steps(context.rank)
+        self._own_time = None if is_alone else OwnTime(OwnTimes(of_rank))
         self._trial = trial
         self._watch = watch
         self._compute = compute
@@ -170,17 +171,20 @@ class Live(TrainingHooks):
             random = self._random
             earlier = random.before()
             output = call()
-            with part:
-                if self._averages.has_begun() and with_graph:
-                    number = progress.probe.forward_calls
-                    self._recording.note(EntryKind.FIRST_AVERAGE, number)
+            if self._averages.are_open:
+                with part:
+                    if self._averages.has_begun() and with_graph:
+                        number = progress.probe.forward_calls
+                        self._recording.note(EntryKind.FIRST_AVERAGE, number)
             random.after(earlier)
             if not with_graph or not progress.graphs.seen:
-                with self._loss_part:
+                try:
                     if with_graph:
                         progress.graphs.watch(output)
                     elif not has_graph(output):
                         self.clock.made_without_graph(graph_nodes() - nodes)
+                except BaseException as error:
+                    self._loss_part.caught(error)
             return self._injector.on_output(progress.steps_done, output) if self._armed else output
         finally:
             if self.mistakes.is_on:
@@ -190,7 +194,8 @@ class Live(TrainingHooks):
     def backward(self, roots: Any, call: Callable[[Any], Any]) -> Any:
         call_state, hooks = self.call_state, self._called_hooks
         call_state.depth += 1
-        earlier_hooks = hooks.start()
+        earlier_hooks, hooks.place = hooks.place, 0
+        hooks.has_updated = False
         try:
             try:
                 if self._armed:
@@ -204,7 +209,7 @@ class Live(TrainingHooks):
                 call = functools.partial(self._compute.run, BACKWARD, call)
             random = self._random
             if random.backwards_are_quiet:
-                random.passed()
+                random.region += 1
                 result = call(roots)
             else:
                 earlier = random.read()
@@ -218,7 +223,7 @@ class Live(TrainingHooks):
                 self._updated_in_hooks()
             return result
         finally:
-            hooks.stop(earlier_hooks)
+            hooks.place = earlier_hooks
             call_state.depth -= 1
 
     def _updated_in_hooks(self) -> None:
@@ -237,7 +242,8 @@ class Live(TrainingHooks):
         if not probe.backward_calls:
             if self._late.is_on:
                 self._late.backward_begins()
-            self._own_time.backward_begins(self.progress.steps_done)
+            if self._own_time is not None:
+                self._own_time.backward_begins(self.progress.steps_done)
         self._steps.begin_backward()
         if not self._loss_part.is_on:
             return
@@ -453,10 +459,10 @@ class Live(TrainingHooks):
                     step = self.progress.steps_done
                     self.mistakes.updated(optimizer, step, is_main=is_main, is_left_out=left_out)
                 clock.at_update = self.progress.at_update
-                if self._called_hooks.are_due:
+                if self._called_hooks.place != CLOSED:
                     self._called_hooks.has_updated = True
                     clock.updated_in_backward(optimizer)
-                elif clock.is_due_at_update():
+                elif clock.is_due and (clock.at_update or not clock.has_forwards):
                     self.progress.update_result = result
                     self.boundary()
         except BaseException as error:
@@ -507,7 +513,8 @@ class Live(TrainingHooks):
 
     def _finish_step(self, main: Optimizer) -> None:
         self._steps.finish(main)
-        self._own_time.update_ended()
+        if self._own_time is not None:
+            self._own_time.update_ended()
         if self._armed:
             self._injector.on_step_done(self.progress.steps_done)
         self.clock.updated(main)
@@ -536,7 +543,8 @@ class Live(TrainingHooks):
 
     def boundary(self) -> None:
         """The state is whole: once a step. Most steps make two comparisons here and no more."""
-        self._pass(is_looked_at=self._is_looked_at())
+        schedule, step = self.schedule, self.progress.steps_done
+        self._pass(is_looked_at=step >= schedule.step or time.monotonic() >= schedule.time)
 
     def _pass(self, *, is_looked_at: bool) -> None:
         step = self.progress.steps_done
@@ -548,17 +556,14 @@ class Live(TrainingHooks):
                     self._late.take_in()
                 self._parts.at_boundary(step)
 
-    def _is_looked_at(self) -> bool:
-        schedule = self.schedule
-        return self.progress.steps_done >= schedule.step or time.monotonic() >= schedule.time
-
     def _boundary_at_forward(self, clock: BoundaryClock) -> None:
         """The first outermost forward behind an update is the boundary. If a part of the step was
         computed before it, all later ones are at the end of an update; several ranks agree on that
         with the record of the step, also where they do not all stand at the same place here. From
         here they resume approximately, or not at all. Where nobody looks at the boundary, nothing
         is put there that what was computed could miss."""
-        progress, is_looked_at = self.progress, self._is_looked_at()
+        progress, schedule = self.progress, self.schedule
+        is_looked_at = progress.steps_done >= schedule.step or time.monotonic() >= schedule.time
         if is_looked_at or clock.of_ranks:
             progress.step_is_begun = clock.has_begun_graph() or is_within_expression()
         if clock.of_ranks:
@@ -567,7 +572,7 @@ class Live(TrainingHooks):
             progress.boundaries_at_updates()
             clock.at_update = True
             return
-        clock.passed()
+        clock.is_due = False
         self._pass(is_looked_at=is_looked_at)
 
     @property

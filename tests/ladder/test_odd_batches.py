@@ -5,8 +5,7 @@ from __future__ import annotations
 from supervisor.config import load_policy
 from supervisor.detectors.statistics.changes import SCALE, SHIFT
 from supervisor.ladder.guard import Guard, GuardVerdict
-from supervisor.prediction.predictor import no_risk
-from supervisor.records import StepRecord
+from supervisor.records import CrashRisk, StepRecord
 
 
 def verdict_at_a_new_task(observed: dict[str, float]) -> GuardVerdict | None:
@@ -24,7 +23,7 @@ def verdict_at_a_new_task(observed: dict[str, float]) -> GuardVerdict | None:
             grad_norm_seen=True,
             observed=observed if is_last else {},
         )
-        verdict, _ = guard.update(record, no_risk(step))
+        verdict, _ = guard.update(record, CrashRisk(step=step, probability=0.0))
     return verdict
 
 

@@ -72,26 +72,26 @@ class SignalAnomalyDetector(Detector):
         self.score = 0.0
         if not seen or not math.isfinite(value):
             return None
-        self._scale.update(value)
+        scale, before = self._scale, self._previous
+        scale.update(value)
+        inner = value
+        if not self._negative and value >= 0:
+            inner = math.log(max(value, scale.floor, 1e-30))
         alert = self._judge_fixed(record, value) if self.fixed is not None else None
-        if self.fixed is None and self._scale.is_known:
-            alert = self._judge_band(record, value)
-        jump = self._judge_jump(record, value)
-        self._take_in(value)
-        return alert or jump
-
-    def _take_in(self, value: float) -> None:
+        if self.fixed is None and scale.level > 0.0:
+            alert = self._judge_band(record, value, inner)
+        jump = None
+        if self._above or value - before > self.jump * abs(before):
+            jump = self._judge_jump(record, value, inner)
         self._previous = value
         if value < 0 and not self._negative:
-            raw = [math.exp(v) for v in self._band.values()]
+            raw = [math.exp(v) for v in self._band.held]
             self._negative = True
             self._band.clear()
             for old in raw:
                 self._band.add(old)
-        self._band.add(self._inner(value))
-
-    def _inner(self, value: float) -> float:
-        return value if self._negative else math.log(max(self._scale.clamp(value), 1e-30))
+        self._band.add(inner)
+        return alert or jump
 
     def _judge_fixed(self, record: StepRecord, value: float) -> Alert | None:
         assert self.fixed is not None
@@ -102,10 +102,9 @@ class SignalAnomalyDetector(Detector):
             return None
         return self._spike(record, value, self.fixed, Severity.HIGH, "above what is allowed")
 
-    def _judge_band(self, record: StepRecord, value: float) -> Alert | None:
-        if len(self._band) < self.min_window or value < 0 <= self._band.lowest:
+    def _judge_band(self, record: StepRecord, value: float, inner: float) -> Alert | None:
+        if len(self._band.held) < self.min_window or value < 0 <= self._band.lowest:
             return None
-        inner = self._inner(value) if value >= 0 or self._negative else value
         floor = self._floor
         if not self._negative and self._band.is_surely_near(inner, floor):
             return None
@@ -160,20 +159,19 @@ class SignalAnomalyDetector(Detector):
             median = math.exp(median)
         return {"median": median, "relative_change": change, "score": self.score}
 
-    def _is_high(self, value: float) -> bool:
+    def _is_high(self, inner: float) -> bool:
         """Whether the value is above the usual; a jump back to it is not one."""
-        inner = value if self._negative or value < 0 else self._inner(value)
         band = self._band
         half_way = band.median + max(2.0, 0.5 * self.k) * band.sigma
         if inner > max(band.highest, half_way):
             return True
         return not self._negative and inner > band.highest + math.log1p(self.jump)
 
-    def _judge_jump(self, record: StepRecord, value: float) -> Alert | None:
+    def _judge_jump(self, record: StepRecord, value: float, inner: float) -> Alert | None:
         before = self._previous
         least = self._scale.floor  # what rises by less has lost nothing
         rose = is_leap(value, before, self.jump) and value - before > least and (before or least)
-        rose = rose and len(self._band) >= FEWEST_VALUES and self._is_high(value)
+        rose = rose and len(self._band.held) >= FEWEST_VALUES and self._is_high(inner)
         if rose and self._above == 0:
             self._before_jump, self._above = before, 1
             severity, kind = Severity.LOW, "jump"

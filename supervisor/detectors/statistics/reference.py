@@ -92,21 +92,12 @@ class Reference(NamedState):
         self._seen += 1
         pending = self._pending
         pending.append(value)
-        if len(pending) > self.lag:
-            self._admit(pending.popleft())
-
-    def clear(self) -> None:
-        self.window.clear()
-        self._pending.clear()
-        self._rejected.clear()
-        self._seen = 0
-        self._scale = None
-
-    def _admit(self, value: float) -> None:
-        window = self.window
+        if len(pending) <= self.lag:
+            return
+        value, window = pending.popleft(), self.window
         # The scale is `floor` at least, and costs more than all the rest.
         least = REJECT_Z * self.floor
-        if len(window) >= 10 and not window.is_surely_near(value, least):
+        if len(window.held) >= 10 and not window.is_surely_near(value, least):
             rise = value - window.median
             if rise > least and rise > REJECT_Z * self.scale:
                 self._rejected.append(value)
@@ -119,6 +110,13 @@ class Reference(NamedState):
             window.shrink(max(YOUNG_WINDOW, self._seen // 3))
         if self._rejected:
             self._rejected.popleft()
+
+    def clear(self) -> None:
+        self.window.clear()
+        self._pending.clear()
+        self._rejected.clear()
+        self._seen = 0
+        self._scale = None
 
     def _adopt(self) -> None:
         self._scale = None

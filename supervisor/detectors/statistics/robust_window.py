@@ -22,6 +22,7 @@ class RobustWindow:
     in. Non-finite values are left out.
 
     Attributes:
+        held: the values, oldest first; only to be looked at.
         floor, ceiling: bounds of all values, cheap and seldom far from the lowest and the highest;
             `inf` and `-inf` when empty.
     """
@@ -33,15 +34,15 @@ class RobustWindow:
         "_median",
         "_sorted",
         "_unasked",
-        "_values",
         "ceiling",
         "floor",
+        "held",
         "size",
     )
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self._values: deque[float] = deque(maxlen=size)
+        self.held: deque[float] = deque(maxlen=size)
         self._sorted: list[float] | None = None
         self._last_order: list[float] = []  # as it was when it was given up
         self._added = 0  # values since then
@@ -52,13 +53,13 @@ class RobustWindow:
         self.ceiling = -math.inf
 
     def __len__(self) -> int:
-        return len(self._values)
+        return len(self.held)
 
     def add(self, value: float) -> None:
         """Takes in `value` and forgets the oldest one when the window is full."""
         if value - value:  # NaN unless it is finite: no call for what is asked so often
             return
-        values, ordered = self._values, self._sorted
+        values, ordered = self.held, self._sorted
         if ordered is not None:
             if len(values) == self.size:
                 del ordered[bisect_left(ordered, values[0])]
@@ -77,7 +78,7 @@ class RobustWindow:
 
     def shrink(self, size: int) -> None:
         """Forgets the oldest values beyond the last `size`; the window may grow again."""
-        values, ordered = self._values, self._sorted
+        values, ordered = self.held, self._sorted
         while len(values) > size:
             value = values.popleft()
             if ordered is not None:
@@ -85,7 +86,7 @@ class RobustWindow:
             self._mad = self._median = None
 
     def clear(self) -> None:
-        self._values.clear()
+        self.held.clear()
         self._sorted = self._mad = self._median = None
         self._last_order = []
         self.floor = math.inf
@@ -107,7 +108,7 @@ class RobustWindow:
         median down by one place.
         """
         ordered = self._sorted
-        place = (len(self._values) - 1) // 2
+        place = (len(self.held) - 1) // 2
         if ordered is None:
             ordered, place = self._last_order, place - self._added
         return place >= 0 and value - ordered[place] <= rise
@@ -126,40 +127,40 @@ class RobustWindow:
 
     @property
     def lowest(self) -> float:
-        return self._order()[0] if self._values else math.nan
+        return self._order()[0] if self.held else math.nan
 
     @property
     def highest(self) -> float:
-        return self._order()[-1] if self._values else math.nan
+        return self._order()[-1] if self.held else math.nan
 
     @property
     def mean(self) -> float:
-        return math.fsum(self._values) / len(self._values) if self._values else math.nan
+        return math.fsum(self.held) / len(self.held) if self.held else math.nan
 
     @property
     def std(self) -> float:
         """Population standard deviation; NaN when empty."""
-        if not self._values:
+        if not self.held:
             return math.nan
         mean = self.mean
-        return math.sqrt(math.fsum((v - mean) ** 2 for v in self._values) / len(self._values))
+        return math.sqrt(math.fsum([(v - mean) ** 2 for v in self.held]) / len(self.held))
 
     def quantile(self, share: float) -> float:
         """The value at `share` (0...1) of the sorted window, nearest rank; NaN when empty."""
-        if not self._values:
+        if not self.held:
             return math.nan
-        return self._order()[round(share * (len(self._values) - 1))]
+        return self._order()[round(share * (len(self.held) - 1))]
 
     def values(self) -> list[float]:
         """The values, oldest first."""
-        return list(self._values)
+        return list(self.held)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"values": list(self._values)}
+        return {"values": list(self.held)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.clear()
-        self._values.extend(state["values"])
+        self.held.extend(state["values"])
         self._order()
 
     def _order(self) -> list[float]:
@@ -167,7 +168,7 @@ class RobustWindow:
         self._unasked = 0
         ordered = self._sorted
         if ordered is None:
-            self._sorted = ordered = sorted(self._values)
+            self._sorted = ordered = sorted(self.held)
             self._added = 0
         if ordered:
             self.floor, self.ceiling = ordered[0], ordered[-1]
@@ -187,7 +188,7 @@ class RobustWindow:
         return 0.5 * (ordered[middle - 1] + ordered[middle])
 
     def _compute_mad(self) -> float:
-        count = len(self._values)
+        count = len(self.held)
         if not count:
             return math.nan
         median = self.median

@@ -70,10 +70,6 @@ class RunScale(NamedState):
         self._settle()
 
     @property
-    def is_known(self) -> bool:
-        return self.level > 0.0
-
-    @property
     def usual(self) -> float:
         """The size to which ratios refer where most values count as zero."""
         return self.floor / SHARE
@@ -91,10 +87,6 @@ class RunScale(NamedState):
             self._last.append(value)
             if age == self._next:
                 self._revise()
-
-    def clamp(self, value: float) -> float:
-        """Returns the value, or `floor` if that is larger."""
-        return value if value > self.floor else self.floor
 
     def _settle(self) -> None:
         first = self._first

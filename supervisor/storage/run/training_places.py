@@ -22,6 +22,7 @@ MOST = 256
 _TOLD_APART_BY = 4
 """Innermost frames of the script's or its libraries'. All of them would cost a trainer of a library
 10 us a step."""
+_MOST_CODES = 4_096
 _OURS = str(Path(__file__).parents[2]) + os.sep
 
 computing: set[int] = set()
@@ -51,8 +52,10 @@ class PlaceRecorder:
     def __init__(self, path: Path) -> None:
         """`path`: begun anew."""
         self._path = path
-        self._known: set[tuple[tuple[CodeType, int], ...]] = set()
-        self._passed_over: dict[CodeType, bool] = {}
+        self._known: set[tuple[int, ...]] = set()
+        self._numbers: dict[CodeType, int] = {}
+        # By `id`, with the code, which lives so: to hash one goes through all of it.
+        self._looked_at: dict[int, tuple[int, CodeType]] = {}
         torch = sys.modules.get("torch")
         torchs = os.path.dirname(getattr(torch, "__file__", None) or _OURS) + os.sep
         self._others = (_OURS, torchs, "<frozen ")
@@ -61,13 +64,15 @@ class PlaceRecorder:
 
     def note(self, *, loads: bool = False) -> None:
         """Called in the training's thread, from a forward or a batch."""
-        key: list[tuple[CodeType, int]] = []
-        passed_over = self._passed_over
+        key: list[int] = []
+        looked_at = self._looked_at
         frame: FrameType | None = sys._getframe(1)
-        while frame is not None and len(key) < _TOLD_APART_BY:
+        while frame is not None and len(key) < 2 * _TOLD_APART_BY:
             code = frame.f_code
-            if not (passed_over[code] if code in passed_over else self._is_passed_over(code)):
-                key.append((code, frame.f_lasti))
+            seen = looked_at.get(id(code))
+            number = self._look_at(code) if seen is None else seen[0]
+            if number >= 0:
+                key += number, frame.f_lasti
             frame = frame.f_back
         known = tuple(key)
         if known not in self._known and len(self._known) < MOST:
@@ -79,7 +84,7 @@ class PlaceRecorder:
     def _write(self, frame: FrameType | None, loads: bool) -> None:
         frames = []
         while frame is not None:
-            if not self._is_passed_over(frame.f_code):
+            if self._look_at(frame.f_code) >= 0:
                 frames.append((frame.f_code.co_filename, frame.f_lineno))
             frame = frame.f_back
         is_main = threading.current_thread() is threading.main_thread()
@@ -89,9 +94,13 @@ class PlaceRecorder:
             with open_private(self._path, "a") as file:
                 file.write(line + "\n")
 
-    def _is_passed_over(self, code: CodeType) -> bool:
-        found = self._passed_over[code] = code.co_filename.startswith(self._others)
-        return found
+    def _look_at(self, code: CodeType) -> int:
+        """Returns its number; -1 if it is passed over."""
+        is_others = code.co_filename.startswith(self._others)
+        number = -1 if is_others else self._numbers.setdefault(code, len(self._numbers))
+        if len(self._looked_at) < _MOST_CODES:  # some scripts make code at each step
+            self._looked_at[id(code)] = number, code
+        return number
 
 
 def read_places(path: Path) -> list[TrainingPlace]:

@@ -60,6 +60,7 @@ class BoundaryClock:
         self._last_other: Callable[[], Optimizer | None] = _nobody
         self._in_a_row = 0
         self._others: IdentitySet[Optimizer] = IdentitySet()
+        self._is_alone = True  # no other optimizer has stepped
         self._weight: Callable[[], torch.Tensor | None] = _nobody
         self.is_new_main = self.is_new_training = False
 
@@ -107,6 +108,7 @@ class BoundaryClock:
         """
         self._graph_nodes = graph_nodes()
         if optimizer is not self.main():
+            self._is_alone = False
             self.by_others += 1
             self._others.add(optimizer)
             self._seen.add(optimizer)
@@ -116,6 +118,9 @@ class BoundaryClock:
         self._updates += 1
         if self.is_due:  # no forward could be seen since the last boundary (all are compiled)
             self.has_forwards = False
+        if self._is_alone:
+            self.is_due = self._updates > 1
+            return False
         self.by_others = 0
         if self._seen or self._awaited:
             self._awaited, self._seen = self._seen, IdentitySet()
@@ -192,9 +197,8 @@ def _nobody() -> None:
     return None
 
 
-def graph_nodes() -> int:
-    """Returns how many nodes of graphs this thread has made so far."""
-    return int(torch.autograd._get_sequence_nr())  # type: ignore[attr-defined]
+graph_nodes: Callable[[], int] = torch.autograd._get_sequence_nr  # type: ignore[attr-defined]
+"""Returns how many nodes of graphs this thread has made so far."""
 
 
 ClosureArguments = tuple[tuple[Any, ...], dict[str, Any]]

@@ -7,6 +7,7 @@ import functools
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from threading import get_ident
 from typing import Any, TypeVar, cast
 
 import torch
@@ -40,7 +41,7 @@ class CallState:
         self.depth = 0
         self.has_tensor_hooks = False
         self.replaying = False
-        self.thread = threading.get_ident()
+        self.thread = get_ident()
         self._lent = threading.RLock()
 
     def is_ours(self) -> bool:
@@ -49,8 +50,8 @@ class CallState:
         return (
             self.active
             and not self.depth
-            and threading.get_ident() == self.thread
-            and not is_capturing()
+            and get_ident() == self.thread
+            and not (_cuda._initialized and is_capturing())
         )
 
     @contextlib.contextmanager
@@ -74,7 +75,7 @@ class CallState:
             yield False
             return
         earlier = self.depth, self.thread
-        self.depth, self.thread = 0, threading.get_ident()
+        self.depth, self.thread = 0, get_ident()
         try:
             yield True
         finally:
@@ -167,12 +168,17 @@ def is_within_compiled() -> bool:
     return False
 
 
+_INTERPRETERS: Any = torch._C._functorch.peek_interpreter_stack
+_TRACING: Any = torch._C._get_tracing_state
+_MODE: Any = torch._C._get_dispatch_mode
+
+
 def is_transforming() -> bool:
     """Whether tensors stand for others: in a transform of torch.func (vmap, grad, jvp), while torch
     traces a module (`torch.jit.trace`, `make_fx`), or where they have no values."""
     return (
-        torch._C._functorch.peek_interpreter_stack() is not None
-        or torch._C._get_tracing_state() is not None
-        or torch._C._get_dispatch_mode(_FAKE) is not None
-        or torch._C._get_dispatch_mode(_PROXY) is not None
+        _INTERPRETERS() is not None
+        or _TRACING() is not None
+        or _MODE(_FAKE) is not None
+        or _MODE(_PROXY) is not None
     )

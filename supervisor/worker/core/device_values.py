@@ -162,9 +162,9 @@ class DeviceValues:
 
 
 _TO_LIST = torch.Tensor.tolist  # before it is patched
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 def is_late(value: object) -> bool:
     """Whether a read of it would wait for a device: of a plain tensor's."""
-    kinds = (torch.Tensor, torch.nn.Parameter)
-    return type(value) in kinds and value.device.type not in READ_AT_ONCE  # type: ignore[attr-defined]
+    return type(value) in _PLAIN and value.device.type not in READ_AT_ONCE  # type: ignore[attr-defined]

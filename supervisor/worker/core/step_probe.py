@@ -115,28 +115,17 @@ class StepProbe:
 
     def saw_forward(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         self.forward_calls += 1
-        with torch._C.DisableTorchFunction():  # a mode of the script sees nothing of ours
-            words = self._words(args, kwargs)
-        # Hashes of tuples of numbers are the same in every process, unlike those of strings.
-        self.signature = hash(words) & _64_BITS
-
-    def _words(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[int, ...]:
-        if not kwargs and len(args) == 1 and isinstance(args[0], torch.Tensor):
-            tensor = args[0]
-            shape = _shape(tensor)
-            if not self.batch_size and shape:
-                self.batch_size = shape[0]
-            return (self.signature, len(shape), tensor.element_size(), *shape)
-        return self._words_of(tensors_in(args, kwargs))
-
-    def _words_of(self, tensors: list[torch.Tensor]) -> tuple[int, ...]:
+        is_one = not kwargs and len(args) == 1 and isinstance(args[0], torch.Tensor)
         words = [self.signature]
-        for tensor in tensors:
-            shape = _shape(tensor)
-            if not self.batch_size and shape:
-                self.batch_size = shape[0]
-            words += (len(shape), tensor.element_size(), *shape)
-        return tuple(words)
+        with torch._C.DisableTorchFunction():  # a mode of the script sees nothing of ours
+            for tensor in args if is_one else tensors_in(args, kwargs):
+                is_plain = type(tensor) is torch.Tensor and not tensor.is_nested
+                shape = tensor.shape if is_plain else _shape(tensor)
+                if not self.batch_size and shape:
+                    self.batch_size = shape[0]
+                words += (len(shape), tensor.element_size(), *shape)
+        # Hashes of tuples of numbers are the same in every process, unlike those of strings.
+        self.signature = hash(tuple(words)) & _64_BITS
 
     def saw_batch(self, batch: Any) -> None:
         """Takes the first numbers of a loader's batch into the step's signature."""
@@ -296,9 +285,7 @@ def items_of(value: Any) -> Iterable[Any]:
 
 
 def _shape(tensor: torch.Tensor) -> Sequence[int]:
-    """Of a nested tensor what all its parts have in common."""
-    if type(tensor) is torch.Tensor and not tensor.is_nested:
-        return tensor.shape
+    """Of one that is no plain tensor; of a nested one what all its parts have in common."""
     if tensor.is_nested and tensor.layout is torch.strided:
         return (tensor.size(0),)
     return [size if isinstance(size, int) else 0 for size in tensor.shape]

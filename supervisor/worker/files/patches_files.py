@@ -3,8 +3,6 @@
 A text that the script writes from its start is written again with the same content, because every
 value it prints is replayed. Two kinds need help: files opened for appending would get their lines
 twice, and binary files (checkpoints, arrays, pictures) would hold what an untrained model gives.
-
-Python 3.10's `pathlib` keeps the functions of `os` and `io` that it found at its import.
 """
 
 from __future__ import annotations
@@ -15,7 +13,6 @@ import importlib
 import importlib.util
 import io
 import os
-import pathlib
 import shutil
 import sys
 from collections.abc import Callable
@@ -30,15 +27,8 @@ from supervisor.storage.script_files.script_files import ScriptFiles
 from supervisor.worker.core.training_hooks import Seen
 from supervisor.worker.files.replayed_files import ReplayedFiles
 from supervisor.worker.files.written_files import FileSizes
+from supervisor.worker.outside_draws.patches_draws import patch_pathlib, replace_open
 from supervisor.worker.script_state.user_frames import is_torchs_or_ours, is_users
-
-
-def patch_pathlib(name: str, call: Callable[..., Any]) -> None:
-    """Has paths call what was put into `os` or `io` under this name; later versions look there."""
-    accessor = getattr(pathlib, "_normal_accessor", None)
-    if accessor is not None and hasattr(accessor, name):
-        setattr(accessor, name, call)
-
 
 _PATH = (str, bytes, os.PathLike)
 _PACKAGE = os.path.join(os.path.dirname(supervisor.__file__), "")
@@ -123,10 +113,6 @@ def _is_called_by_us() -> bool:
     return False
 
 
-_NAMES_OF_OPEN = {"tarfile": "bltn_open", "bz2": "_builtin_open"}
-"""Modules of Python's that keep `open` under a name of their own."""
-
-
 class _Ours:
     """Keeps an error of ours from the script, whose own call follows; the record knows of it."""
 
@@ -199,13 +185,7 @@ def _patch_open(files: _Files) -> None:
                 files.replayed.written.opened(os.fsdecode(file), opened)
         return opened
 
-    builtins.open = open_
-    io.open = open_  # pathlib's way
-    for name, its_open in _NAMES_OF_OPEN.items():
-        module = sys.modules.get(name)
-        if getattr(module, its_open, None) is original:
-            setattr(module, its_open, open_)
-    patch_pathlib("open", open_)
+    replace_open(open_)
 
 
 def _record_open(record: ScriptFiles, path: str, mode: str) -> None:

@@ -18,7 +18,7 @@ from supervisor.worker.core.replay_comparison import ReplayComparison
 from supervisor.worker.core.worker_context import WorkerContext
 
 _CALL = struct.Struct("<II")
-_CLOSED = -1
+CLOSED = -1
 
 
 class GradientHooks(Protocol):
@@ -32,6 +32,7 @@ class CalledHooks:
     """Runs them as what they are, the script's own code: what they read and update is seen.
 
     Attributes:
+        place: of the next one among those of the backward under way; `CLOSED` outside of any.
         has_updated: an optimizer has stepped within this backward.
     """
 
@@ -39,31 +40,17 @@ class CalledHooks:
         self._replay_log = replay_log
         self._call_state = context.call_state
         self._progress = context.progress
-        self._place = _CLOSED
+        self.place = CLOSED
         self.has_updated = False
-
-    @property
-    def are_due(self) -> bool:
-        """Whether a backward is under way."""
-        return self._place != _CLOSED
-
-    def start(self) -> int:
-        """A backward begins; returns what `end` needs."""
-        earlier, self._place = self._place, 0
-        self.has_updated = False
-        return earlier
-
-    def stop(self, earlier: int) -> None:
-        self._place = earlier
 
     def called(self, hook: GradientHook) -> None:
         """What is before the first module or optimizer was seen is on no replay log."""
-        if not self.are_due:
+        if self.place == CLOSED:
             hook.run()
             return
         if self._progress.has_started or self._progress.has_begun():
-            self._replay_log.append(EntryKind.HOOK, pack_call(hook.number, self._place))
-            self._place += 1
+            self._replay_log.append(EntryKind.HOOK, pack_call(hook.number, self.place))
+            self.place += 1
         with self._call_state.scripts_own() as is_seen:
             if not is_seen:
                 self._progress.can_replay = False

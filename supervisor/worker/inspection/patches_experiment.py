@@ -12,7 +12,6 @@ from __future__ import annotations
 import builtins
 import copy
 import functools
-import io
 import os
 import shutil
 from collections.abc import Callable
@@ -23,7 +22,7 @@ import torch
 from torch.utils.data import dataloader
 
 from supervisor.storage.files.private_files import make_private
-from supervisor.worker.files.patches_files import patch_pathlib
+from supervisor.worker.outside_draws.patches_draws import replace_open
 
 GROUP = 16
 """Batches drawn ahead; each moves by half of it: clear of a crash that shifts by a step or two."""
@@ -143,9 +142,7 @@ def _patch_open(apart: _Apart) -> None:
             file = apart.to_read(file)
         return original(file, mode, *args, **kwargs)
 
-    builtins.open = open_
-    io.open = open_
-    patch_pathlib("open", open_)
+    replace_open(open_)
 
 
 def _patch_torch(apart: _Apart) -> None:

@@ -157,7 +157,8 @@ class StepJudge(Part):
         Returns:
             Whether its update is to be left out.
         """
-        group = self._agreement.group_record(record) or record
+        agreement = self._agreement
+        group = record if agreement.is_alone else agreement.group_record(record) or record
         waiting = self.waiting
         waiting.append((group, row))
         if self.calm.is_calm(group) and len(waiting) < MAX_WAITING:

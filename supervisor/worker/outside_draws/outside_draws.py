@@ -72,7 +72,8 @@ class OutsideDraws:
         self._depth: Depth | None = None
         self._pid = os.getpid()
         self._thread = threading.get_ident()
-        self._known: dict[tuple[CodeType, int, str], Site] = {}
+        # By the code's `id`, with the code, which lives so: to hash one goes through all of it.
+        self._known: dict[tuple[int, int, str], tuple[Site, CodeType]] = {}
         self._sites: dict[str, Site] = {}
         self._numbered: list[Site] = []
         self._nobodys = Site(-1)
@@ -237,8 +238,8 @@ class OutsideDraws:
         depth = self._depth
         if (depth is not None and depth.depth) or not self.is_scripts():
             return now() + self._offsets.get(kind, 0)
-        key = (frame.f_code, frame.f_lasti, kind)
-        site = self._known.get(key) or self._site(frame, kind)
+        known = self._known.get((id(frame.f_code), frame.f_lasti, kind))
+        site = self._site(frame, kind) if known is None else known[0]
         if site.number < 0:
             return now()
         if self._is_replay:
@@ -304,9 +305,9 @@ class OutsideDraws:
 
     def _site(self, frame: FrameType, what: str) -> Site:
         code, at = frame.f_code, frame.f_lasti
-        key = (code, at, what)
-        site = self._known.get(key)
-        if site is None:
+        key = (id(code), at, what)
+        known = self._known.get(key)
+        if known is None:
             module = str(frame.f_globals.get("__name__", "")).partition(".")[0]
             name = f"{what}|{code.co_filename}|{code.co_name}|{code.co_firstlineno}|{at}"
             name = name.replace("\n", " ")
@@ -322,8 +323,9 @@ class OutsideDraws:
                 if self._writer is not None:
                     self._append(SITE, site, f"{name}\n{said}".encode())
             if len(self._known) < _MOST_CODES:
-                self._known[key] = site
-        return site
+                self._known[key] = site, code
+            return site
+        return known[0]
 
     def _note(self, site: Site, drawn: bytes) -> None:
         if self._writer is not None:

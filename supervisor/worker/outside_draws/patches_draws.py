@@ -6,15 +6,18 @@ Python (one that a class holds must not become its method), and all are pickled 
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import ctypes
 import datetime
 import functools
 import gc
 import importlib
+import io
 import json
 import multiprocessing.process
 import os
+import pathlib
 import random
 import socket
 import subprocess
@@ -23,7 +26,7 @@ import time
 import types
 import uuid
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from multiprocessing import spawn
 from pathlib import Path
 from typing import Any
@@ -35,13 +38,12 @@ _CLOCKS = ("time", "monotonic", "perf_counter", "process_time", "thread_time")
 _SEED_BYTES = 32
 """Of a generator of Python's that begins anywhere: as much as a key of the system's own source."""
 _getframe = sys._getframe
-_wall, from_system = time.time_ns, os.urandom
+wall_ns, from_system = time.time_ns, os.urandom
 
 
 def watch_outside() -> None:
     """Patches for the rest of this process's life; called once, before the script begins."""
     _watch_entropy()
-    sys.addaudithook(_heard)
     _watch_clocks()
     _watch_calendar()
     _watch_datetime()
@@ -52,10 +54,44 @@ def watch_outside() -> None:
 _DEVICES = ("/dev/urandom", "/dev/random")
 
 
-def _heard(event: str, arguments: Any) -> None:
-    """Files are opened by Python itself and by libraries in C, all of which tell it."""
-    if event == "open" and arguments[0] in _DEVICES:
-        OUTSIDE.reads(str(arguments[0]))
+def watch_opens(told: Mapping[int | str, Callable[[], object]]) -> None:
+    """Has it told when a file of one of these names, or numbers, is about to be opened.
+
+    An audit hook would hear `io.FileIO`, too, but at each `id` and each hash of a tensor as well:
+    an optimizer takes three of them of each parameter at each step.
+    """
+
+    def watch(original: Callable[..., Any]) -> Callable[..., Any]:
+        def open_(_: Any, *args: Any, **kwargs: Any) -> Any:
+            file = args[0] if args else kwargs.get("file", kwargs.get("path"))
+            tell = told.get(file if type(file) is int else str(file))
+            if tell is not None:
+                tell()
+            return original(*args, **kwargs)
+
+        return open_
+
+    replace_open(_standing_in(io, "open", watch(io.open)))
+    _stand_in(os, "open", watch(os.open))
+
+
+def replace_open(open_: Callable[..., Any]) -> None:
+    """Puts a function into the place of `open`, for modules that keep it by another name, too."""
+    original = builtins.open
+    builtins.open = io.open = open_
+    for name, its_open in (("tarfile", "bltn_open"), ("bz2", "_builtin_open")):
+        module = sys.modules.get(name)
+        if getattr(module, its_open, None) is original:
+            setattr(module, its_open, open_)
+    patch_pathlib("open", open_)
+
+
+def patch_pathlib(name: str, call: Callable[..., Any]) -> None:
+    """Has paths call what was put into `os` or `io` under this name: Python 3.10's `pathlib` keeps
+    what it found at its import, later versions look there."""
+    accessor = getattr(pathlib, "_normal_accessor", None)
+    if accessor is not None and hasattr(accessor, name):
+        setattr(accessor, name, call)
 
 
 class _Module:
@@ -76,15 +112,22 @@ class _Module:
 
 
 def _stand_in(module: types.ModuleType, name: str, function: Callable[..., Any]) -> None:
+    setattr(module, name, _standing_in(module, name, function))
+
+
+def _standing_in(
+    module: types.ModuleType, name: str, function: Callable[..., Any]
+) -> Callable[..., Any]:
     original = getattr(module, name)
     for attribute in ("__name__", "__qualname__", "__doc__"):
         setattr(function, attribute, getattr(original, attribute))
     function.__module__ = module.__name__
     function._torchdynamo_disable = True  # type: ignore[attr-defined]
-    setattr(module, name, types.MethodType(function, _Module(module.__name__)))
+    return types.MethodType(function, _Module(module.__name__))
 
 
 def _watch_entropy() -> None:
+    watch_opens({name: functools.partial(OUTSIDE.reads, name) for name in _DEVICES})
     urandom, getrandom = from_system, getattr(os, "getrandom", None)
 
     def urandom_(_: Any, size: Any, /) -> bytes:
@@ -173,7 +216,7 @@ def _watch_calendar() -> None:
 
         def told(_: Any, seconds: Any = None, /) -> Any:
             if seconds is None:
-                seconds = OUTSIDE.clock("time", _wall, _getframe(1)) / _S
+                seconds = OUTSIDE.clock("time", wall_ns, _getframe(1)) / _S
             return original(seconds)
 
         _stand_in(time, name, told)
@@ -183,11 +226,11 @@ def _watch_calendar() -> None:
         watch(name)
 
     def asctime_(_: Any, *given: Any) -> str:
-        now = given or (localtime(OUTSIDE.clock("time", _wall, _getframe(1)) / _S),)
+        now = given or (localtime(OUTSIDE.clock("time", wall_ns, _getframe(1)) / _S),)
         return asctime(*now)
 
     def strftime_(_: Any, form: Any, *given: Any) -> str:
-        now = given or (localtime(OUTSIDE.clock("time", _wall, _getframe(1)) / _S),)
+        now = given or (localtime(OUTSIDE.clock("time", wall_ns, _getframe(1)) / _S),)
         return strftime(form, *now)
 
     _stand_in(time, "asctime", asctime_)
@@ -198,7 +241,7 @@ def _watch_datetime() -> None:
     """`date.today` reads `time.time`; these two do not, and their type is written in C."""
 
     def now(cls: Any, tz: Any = None) -> Any:
-        read = OUTSIDE.clock("time", _wall, _getframe(1))
+        read = OUTSIDE.clock("time", wall_ns, _getframe(1))
         return _at(cls, read, tz)
 
     def utcnow(cls: Any) -> Any:
@@ -210,7 +253,7 @@ def _watch_datetime() -> None:
                 DeprecationWarning,
                 stacklevel=2,
             )
-        read = OUTSIDE.clock("time", _wall, _getframe(1))
+        read = OUTSIDE.clock("time", wall_ns, _getframe(1))
         return _at(cls, read, datetime.timezone.utc).replace(tzinfo=None)
 
     replace_method(datetime.datetime, "now", classmethod(now))
@@ -310,7 +353,6 @@ def watch_spawned(path: str) -> None:
     """Called in such a process as it begins; `path`: of the training's record."""
     OUTSIDE.watches_for(Path(path))
     _watch_entropy()
-    sys.addaudithook(_heard)
 
 
 def _watch_socket(name: str) -> None:

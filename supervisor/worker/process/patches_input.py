@@ -19,7 +19,7 @@ from typing import Any
 
 from supervisor.errors import UsageError
 from supervisor.worker.outside_draws.outside_draws import OUTSIDE
-from supervisor.worker.outside_draws.patches_draws import replace_method
+from supervisor.worker.outside_draws.patches_draws import replace_method, watch_opens
 
 _STDIN = 0
 _NAMES = (_STDIN, "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0")
@@ -56,7 +56,7 @@ class KeptInput:
             return read(fd, length)
 
         os.read = reads
-        sys.addaudithook(self._heard)
+        watch_opens(dict.fromkeys(_NAMES, self.start))
 
     def start(self) -> None:
         """Called before a read; the parent begins to read ahead.
@@ -92,10 +92,6 @@ class KeptInput:
             return original(one, *args)
 
         replace_method(io.FileIO, name, reads)
-
-    def _heard(self, event: str, arguments: Any) -> None:
-        if event == "open" and not self._has_begun and arguments[0] in _NAMES:
-            self.start()
 
 
 def keep_answers() -> None:

@@ -55,7 +55,7 @@ class RngRecorder:
     are looked at for the first `PROBATION` regions, and later only if one was used there.
 
     Attributes:
-        backwards_are_quiet: backwards need no look any more.
+        backwards_are_quiet: backwards need no look any more, and are only counted in `region`.
         region: number of the last forward or backward.
     """
 
@@ -94,14 +94,10 @@ class RngRecorder:
 
     def after_backward(self, earlier: tuple[Any, ...]) -> None:
         """Called right behind the backward, with what `read` returned before it."""
-        self.passed()
+        self.region += 1
         drew, others_drew = self._left_torch(earlier), self._left_others(earlier)
         self._backwards.passed(used=drew or others_drew)
         self.backwards_are_quiet = not self._backwards.goes_on
-
-    def passed(self) -> None:
-        """Counts a region; called alone behind a backward that needs no look."""
-        self.region += 1
 
     def read(self) -> tuple[Any, ...]:
         """Returns the states of all global generators, at the entry of a region."""
@@ -126,7 +122,7 @@ class RngRecorder:
         now = self._torch_now() if window is None else bytes(window)
         drew: bool = now != earlier[0]
         if drew or behind.state is not None:  # else the replay has the right one
-            behind.put(now, self._replay_log.offset, self.region)
+            behind.state, behind.place, behind.region = now, self._replay_log.offset, self.region
         return drew
 
     def _left_others(self, earlier: tuple[Any, ...]) -> bool:

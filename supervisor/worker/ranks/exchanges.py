@@ -401,9 +401,13 @@ class FirstAverages:
     A replay has to execute these: from then on the wrapper sums in another order. Which wrappers a
     model's forward calls may depend on the step. Wrappers of some ranks alone do not count: the
     others would not take part in what else is exchanged there.
+
+    Attributes:
+        are_open: there is one that has not arranged its buckets.
     """
 
     def __init__(self) -> None:
+        self.are_open = False
         self._open: weakref.WeakKeyDictionary[Any, tuple[bool, bool]] = weakref.WeakKeyDictionary()
 
     def made(self, wrapper: Any) -> None:
@@ -412,6 +416,7 @@ class FirstAverages:
 
         if wrapper.process_group.size() == dist.get_world_size():
             self._open[wrapper] = _stage(wrapper)
+            self.are_open = True
 
     def idle(self) -> list[Any]:
         """Wrappers that have never run."""
@@ -419,8 +424,6 @@ class FirstAverages:
 
     def has_begun(self) -> bool:
         """Whether one has begun, or arranged its buckets, since this was asked last."""
-        if not self._open:
-            return False
         found = {wrapper: _stage(wrapper) for wrapper in list(self._open)}
         changed = any(self._open[wrapper] != stage for wrapper, stage in found.items())
         for wrapper, stage in found.items():
@@ -428,6 +431,7 @@ class FirstAverages:
                 del self._open[wrapper]
             else:
                 self._open[wrapper] = stage
+        self.are_open = bool(self._open)
         return changed
 
 

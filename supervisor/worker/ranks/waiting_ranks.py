@@ -105,13 +105,9 @@ class WaitingRanks:
 
 
 class OwnTime:
-    """Called at each step; off for a training of one process.
+    """Called at each step of several ranks; `times`: where windows are written."""
 
-    Args:
-        times: where windows are written; None for nowhere.
-    """
-
-    def __init__(self, times: OwnTimes | None) -> None:
+    def __init__(self, times: OwnTimes) -> None:
         self._times = times
         self._updated_at: float | None = None
         self._window: list[float] = []
@@ -119,7 +115,7 @@ class OwnTime:
 
     def backward_begins(self, step: int) -> None:
         """The first backward behind an update begins, that of `step`."""
-        if self._times is None or self._updated_at is None:
+        if self._updated_at is None:
             return
         first = step - step % WINDOW_STEPS
         if first != self._first_step:
@@ -132,5 +128,4 @@ class OwnTime:
 
     def update_ended(self) -> None:
         """An update was made."""
-        if self._times is not None:
-            self._updated_at = time.perf_counter()
+        self._updated_at = time.perf_counter()

@@ -14,6 +14,7 @@ from threading import get_ident
 from typing import Any
 
 import torch
+from torch import cuda
 from torch.compiler import is_dynamo_compiling
 from torch.nn import Module
 from torch.nn.utils import stateless
@@ -58,7 +59,9 @@ def _patch_forward(session: Seen) -> None:
 
     @outside_dynamo
     def outermost(self: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        is_seen = get_ident() == call_state.thread and not (is_transforming() or is_capturing())
+        is_seen = get_ident() == call_state.thread and not (
+            is_transforming() or (cuda._initialized and is_capturing())
+        )
         if not is_seen or not (self is session.last_model() or session.has_parameters(self)):
             return original(self, *args, **kwargs)
         call = functools.partial(original, self, *args, **kwargs)
@@ -129,7 +132,7 @@ def _patch_backward(session: Seen) -> None:
     @run_plainly
     @functools.wraps(autograd_backward)
     def free_backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-        if is_dynamo_compiling() or not call_state.is_ours():
+        if is_dynamo_compiling() or call_state.depth or not call_state.is_ours():
             return autograd_backward(tensors, *args, **kwargs)
         tensors = _listed(tensors)
         return session.hooks.now.backward(
@@ -166,7 +169,9 @@ def _patch_updates(session: Seen) -> None:
     under_way: list[Optimizer] = []
     returned: ByIdentity[Optimizer, Any] = ByIdentity()
 
-    def is_second(optimizer: Optimizer) -> bool:
+    def is_left_alone(optimizer: Optimizer) -> bool:
+        if not call_state.active or (cuda._initialized and is_capturing()):
+            return True
         return len(under_way) > 1 and sum(one is optimizer for one in under_way) > 1
 
     @outside_dynamo
@@ -175,7 +180,7 @@ def _patch_updates(session: Seen) -> None:
     ) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]] | None:
         # args[0] is the optimizer itself; inside `scaler.step` the depth is not 0.
         optimizer = args[0]
-        if not call_state.active or is_second(optimizer) or is_capturing():
+        if is_left_alone(optimizer):
             return None
         changed = session.hooks.now.before_update(optimizer, args[1:], kwargs)
         if changed is not None:
@@ -186,7 +191,7 @@ def _patch_updates(session: Seen) -> None:
 
     @outside_dynamo
     def after(optimizer: Optimizer, result: Any) -> Any:
-        if call_state.active and not is_second(optimizer) and not is_capturing():
+        if not is_left_alone(optimizer):
             if call_state.replaying:
                 is_tensor = isinstance(result, torch.Tensor)
                 if optimizer not in returned:

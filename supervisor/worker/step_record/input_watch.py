@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -62,7 +62,7 @@ class BatchSample:
 
     Attributes:
         is_content: whole numbers that stand for something (tokens): alike or not, never near.
-        features: the numbers, or the places of their contents in a table.
+        features: the numbers, or the places of their contents in a table; None until computed.
         shape: of one of its samples.
         spread: standard deviation of the numbers.
     """
@@ -70,7 +70,7 @@ class BatchSample:
     sample: torch.Tensor
     is_content: bool
     shape: tuple[int, ...] = ()
-    features: npt.NDArray[Any] = field(default_factory=lambda: np.empty(0))
+    features: Any = None
     spread: float = math.nan
 
     def is_like(self, other: BatchSample) -> bool:
@@ -93,7 +93,7 @@ def sample_of(tensor: torch.Tensor) -> BatchSample | None:
     if not tensor.numel() or kind is torch.bool or kind.is_complex:
         return None
     is_content = not kind.is_floating_point and kind is not torch.uint8
-    rows = tensor.detach()
+    rows = tensor.detach() if tensor.requires_grad else tensor
     if rows.dim() != 2:
         rows = _flat(rows)
     (height, width), (down, right) = rows.shape, rows.stride()
@@ -259,7 +259,9 @@ class InputWatch:
             return
         try:
             with torch._C.DisableTorchFunction():
-                tensor = _first_input(args, kwargs)
+                tensor = args[0] if args and type(args[0]) is torch.Tensor else None
+                if tensor is None or tensor.layout is not torch.strided:
+                    tensor = _first_input(args, kwargs)
                 if tensor is not None:
                     self._now = sample_of(tensor)
         except BaseException as error:  # a tensor of a kind that cannot be looked at like others
@@ -277,7 +279,7 @@ class InputWatch:
         if batch is None or not self._is_on:
             return {}
         try:
-            return self._judge(batch, loss, reward_of(observed))
+            return self._judge(batch, loss, reward_of(observed) if observed else math.nan)
         except BaseException as error:
             pass_on(error)
             self._give_up(error)
@@ -305,7 +307,7 @@ class InputWatch:
 
     def _judge(self, batch: BatchSample, loss: float, reward: float) -> dict[str, float]:
         losses, falls = self._losses, self._falls
-        if self._odd or _is_high(loss, losses) or _is_high(-reward, falls):
+        if self._odd or _is_high(loss, losses) or (reward == reward and _is_high(-reward, falls)):
             shift, scale = self._compare(batch)
             if shift >= 1.0:
                 self._odd.append(batch)

@@ -115,7 +115,7 @@ class ScriptChanges:
             self._anew = self.watch.times_anew
             self._changed_at = -math.inf
             self._find_references()
-        elif self._has_reference_changed():
+        elif self._references and self._has_reference_changed():
             if step - self._written_at > REST:
                 self._changed_at, self._change = step, REFERENCE
             self._written_at = step

@@ -6,7 +6,6 @@ Updates of the weights that supervision cannot see, told at the end of the proce
 from __future__ import annotations
 
 import math
-import time
 import weakref
 from typing import Any
 
@@ -25,10 +24,13 @@ from supervisor.training_state.gradients import earlier_gradients
 from supervisor.worker.core.device_values import is_late
 from supervisor.worker.core.step_probe import has_values, norm_of_gradients
 from supervisor.worker.core.worker_context import WorkerContext
+from supervisor.worker.outside_draws.patches_draws import wall_ns
 from supervisor.worker.probes.probes import Probes
 from supervisor.worker.step_record.input_watch import BatchSample, InputWatch
 from supervisor.worker.step_record.script_changes import ScriptChanges
 from supervisor.worker.treatment.update_controls import UpdateControls
+
+_S = 1_000_000_000
 
 ANOTHER_TRAINING = 20
 """Halves of a GAN, or an actor and its critic, step fewer times in a row."""
@@ -199,7 +201,8 @@ class StepRecorder:
                 probe.saw_scale(self.scaler)
             else:
                 probe.loss_scale = scale
-        probe.settle()
+        if probe.on_device.waiting or probe.on_device.sent:
+            probe.settle()
         if scaler_skipped:
             probe.grad_norm = float("inf")
         if self._probes.is_on:
@@ -213,7 +216,7 @@ class StepRecorder:
         seen |= self.changes.judge(step, loss, main, self._main_size)
         if seen:
             probe.observed = {**seen, **probe.observed}
-        now = time.time()
+        now = wall_ns() / _S
         record = probe.record(step, now, main, scaler_skipped=scaler_skipped)
         self.row = self._recorder.append(
             record,
@@ -231,7 +234,7 @@ class StepRecorder:
         progress = self._progress
         probe, step = progress.probe, progress.steps_done
         self.changes.look(step, main, self._main_size)
-        now = time.time()
+        now = wall_ns() / _S
         record = probe.record(step, now, main)
         record.loss_seen = record.grad_norm_seen = False
         observed, record.observed = record.observed, {}

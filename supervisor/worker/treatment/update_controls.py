@@ -52,6 +52,7 @@ class UpdateControls:
     Attributes:
         controls, use: as given.
         is_open: something was changed that `end` must take back.
+        leaves_out: the update under way finds no gradients.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class UpdateControls:
         self._unhide: Callable[[], None] | None = None
         self._main: weakref.ref[Optimizer] | None = None  # first updated under a treatment
         self.is_open = False
+        self.leaves_out = False
 
     def parameters(self, optimizer: Optimizer) -> list[torch.Tensor]:
         """All parameters, in the order of their groups, those of a group added later included."""
@@ -154,6 +156,7 @@ class UpdateControls:
         self.is_open = True
         if plan.skip:
             self._unhide = hide_gradients(optimizer)
+            self.leaves_out = True
             self._on_skip(step, plan.skip)
             return
         if plan.max_norm is not None:
@@ -166,11 +169,6 @@ class UpdateControls:
         for group in optimizer.param_groups:
             self._restore_lr.append((group, group["lr"]))
             group["lr"] = group["lr"] * plan.lr_factor
-
-    @property
-    def leaves_out(self) -> bool:
-        """Whether the update under way finds no gradients."""
-        return self._unhide is not None
 
     def hide_again(self, optimizer: Optimizer) -> None:
         """Called when a closure has made new gradients: hides them if the update is left out."""
@@ -188,6 +186,7 @@ class UpdateControls:
         if self._unhide is not None:
             self._unhide()
             self._unhide = None
+            self.leaves_out = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -153,7 +153,13 @@ os.waitpid(child, 0)
     assert second["reasons"] == [first["meta"]["lost"]]
 
 
-@pytest.mark.parametrize("reads", ["open('/dev/urandom', 'rb').read(4)", "os.open(path, 0)"])
+@pytest.mark.parametrize(
+    "reads",
+    [
+        *("open('/dev/urandom', 'rb').read(4)", "os.open(path, 0)", "Path(path).open('rb')"),
+        "__import__('numpy').fromfile(path, 'u1', 4)",
+    ],
+)
 def test_entropy_read_as_a_file_is_told(tmp_path: Path, reads: str) -> None:
     script = f"path = '/dev/urandom'\nexec(compile({reads!r}, 'train.py', 'exec'))"
 
@@ -161,6 +167,15 @@ def test_entropy_read_as_a_file_is_told(tmp_path: Path, reads: str) -> None:
 
     assert first["meta"]["lost"].startswith("train.py:1 draws from /dev/urandom, which no resume")
     assert second["reasons"] == [first["meta"]["lost"]]
+
+
+def test_no_audit_hook_is_called_at_each_hash_of_a_tensor(tmp_path: Path) -> None:
+    code = "import sys\nsys.addaudithook = lambda hook: print('a hook:', hook)\n" + BEGIN
+    line = [sys.executable, "-c", code, str(tmp_path / "rank_0.outside"), "null"]
+
+    ended = subprocess.run(line, capture_output=True, text=True, timeout=60, check=True)
+
+    assert ended.stdout == ""
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])

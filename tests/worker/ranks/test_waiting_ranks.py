@@ -126,11 +126,3 @@ def test_time_in_backward_and_update_is_not_its_own(
         2 * WINDOW_STEPS: 0.25,
     }
     assert (tmp_path / "rank_0.steps.own").stat().st_mode & 0o077 == 0
-
-
-def test_one_process_writes_nothing(tmp_path: Path) -> None:
-    clock = [0.0]
-
-    _steps(OwnTime(None), clock, range(3 * WINDOW_STEPS), 1.0)
-
-    assert list(tmp_path.iterdir()) == []
