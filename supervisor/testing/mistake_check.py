@@ -128,9 +128,9 @@ class Hooked:
             self._depth += 1
             try:
                 if watch.is_on:
-                    watch.forward(module, args)
+                    watch.forward(module, args, kwargs)
                 if watch.sleeps and not torch.is_grad_enabled():
-                    watch.evaluated(module, args)
+                    watch.evaluated(module, args, kwargs)
                 return original(module, *args, **kwargs)
             finally:
                 watch.forward_ended()

@@ -10,14 +10,19 @@ from supervisor.worker.mistakes.evaluated_in_train import EvaluatedInTrain
 from supervisor.worker.mistakes.kept_by_reference import KeptByReference
 from supervisor.worker.mistakes.mistake import Mistake
 from supervisor.worker.mistakes.never_cleared import NeverCleared
+from supervisor.worker.mistakes.never_frozen import NeverFrozen
 from supervisor.worker.mistakes.never_graded import NeverGraded
 from supervisor.worker.mistakes.nothing_learned import NothingLearned
 from supervisor.worker.mistakes.nothing_loaded import NothingLoaded
 from supervisor.worker.mistakes.probabilities import Probabilities
+from supervisor.worker.mistakes.ranks_apart import RanksApart
 from supervisor.worker.mistakes.repeated_epoch import RepeatedEpoch
 from supervisor.worker.mistakes.rounded_away import RoundedAway
 from supervisor.worker.mistakes.same_batch import SameBatch
+from supervisor.worker.mistakes.sees_future import SeesFuture
+from supervisor.worker.mistakes.shifted_twice import ShiftedTwice
 from supervisor.worker.mistakes.stays_in_eval import StaysInEval
+from supervisor.worker.mistakes.stopped_updates import StoppedUpdates
 from supervisor.worker.mistakes.stretched_loss import StretchedLoss
 from supervisor.worker.mistakes.unchanged_weights import UnchangedWeights
 from supervisor.worker.mistakes.untrained import Untrained
@@ -27,6 +32,7 @@ from supervisor.worker.mistakes.wrong_targets_counted import WrongTargetsCounted
 KINDS: tuple[type[Mistake], ...] = (
     Untrained,
     NeverGraded,
+    NeverFrozen,
     NeverCleared,
     ClearedEarly,
     StaysInEval,
@@ -35,13 +41,17 @@ KINDS: tuple[type[Mistake], ...] = (
     Probabilities,
     StretchedLoss,
     CopiedInput,
+    ShiftedTwice,
+    SeesFuture,
     WrongTargetsCounted,
     UnchangedWeights,
+    StoppedUpdates,
     RoundedAway,
     SameBatch,
     WorkersDrawSame,
     RepeatedEpoch,
     BypassedWrapper,
+    RanksApart,
     KeptByReference,
     NothingLoaded,
     NothingLearned,

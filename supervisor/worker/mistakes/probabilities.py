@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from torch import nn
 
-from supervisor.worker.mistakes.evidence.loss_graph import LossGraph, behind_views
-from supervisor.worker.mistakes.evidence.places import loss_line, script_place
-from supervisor.worker.mistakes.mistake import Mistake, Proof, SeenSoFar
-
-TIMES = 3
+from supervisor.worker.mistakes.evidence.loss_graph import LossGraph, behind_views, logits_of
+from supervisor.worker.mistakes.evidence.places import loss_line
+from supervisor.worker.mistakes.mistake import LossMistake, Proof, SeenSoFar
 
 
-class Probabilities(Mistake):
+class Probabilities(LossMistake):
     """Softmax or sigmoid twice: gradients become small, and the loss cannot reach zero.
 
     Proof: in the loss's graph the input of ``cross_entropy`` (log_softmax below nll_loss, over the
@@ -27,48 +25,33 @@ class Probabilities(Mistake):
 
     kind = "probabilities_for_logits"
 
-    def __init__(self) -> None:
-        self._times = 0
+    def find(self, graph: LossGraph) -> tuple[str, str] | None:
+        for loss, above, first in (
+            ("cross_entropy", map(logits_of, graph.named("NllLoss")), "softmax"),
+            (
+                "binary_cross_entropy_with_logits",
+                graph.named("BinaryCrossEntropyWithLogits"),
+                "sigmoid",
+            ),
+        ):
+            for node in above:
+                below = None if node is None else behind_views(node.next_functions[0][0])
+                if below is not None and below.name().startswith(f"{first.title()}Backward"):
+                    return first, loss
+        return None
 
-    def backward(self, seen: SeenSoFar, graph: LossGraph | None) -> Proof | None:
-        if graph is None:
-            return None
-        found = _double(graph)
-        if not found:
-            self.is_over = seen.updates >= TIMES and not self._times
-            return None
-        self._times += 1
-        if self._times < TIMES:
-            return None
+    def proof(self, seen: SeenSoFar, graph: LossGraph, found: tuple[str, str]) -> Proof:
         first, loss = found
         kind = nn.Softmax if first == "softmax" else nn.Sigmoid
-        names = [
-            name
-            for model in seen.registry.models.values()
-            for name, part in nn.Module.named_modules(model)
-            if isinstance(part, kind)
-        ]
         return Proof(
-            fact=(
-                f"{loss} gets probabilities: its input comes out of a {first}, which it applies "
-                "itself"
-            ),
-            where=loss_line(script_place(), seen.registry.models.values()),
-            names=tuple(names),
+            fact=f"{loss} gets probabilities: its input comes out of a {first}, which it applies "
+            "itself",
+            where=loss_line(seen),
+            names=[
+                name
+                for model in seen.registry.models.values()
+                for name, part in nn.Module.named_modules(model)
+                if isinstance(part, kind)
+            ],
             mend=f"return the logits: leave the {first} out in training, apply it for predictions",
         )
-
-
-def _double(graph: LossGraph) -> tuple[str, str] | None:
-    for node in graph.named("NllLoss"):
-        inner = behind_views(node.next_functions[0][0])
-        if inner is None or not inner.name().startswith("LogSoftmax"):
-            continue
-        below = behind_views(inner.next_functions[0][0])
-        if below is not None and below.name().startswith("SoftmaxBackward"):
-            return "softmax", "cross_entropy"
-    for node in graph.named("BinaryCrossEntropyWithLogits"):
-        below = behind_views(node.next_functions[0][0])
-        if below is not None and below.name().startswith("SigmoidBackward"):
-            return "sigmoid", "binary_cross_entropy_with_logits"
-    return None

@@ -60,18 +60,17 @@ class WorkersDrawSame(Mistake):
 
     def _proof(self, iterator: Any, workers: int) -> Proof:
         is_stream = isinstance(iterator._dataset, IterableDataset)
-        each = "reads the whole stream" if is_stream else "draws the same numbers"
-        return Proof(
-            fact=(
-                f"all {workers} workers of a loader give the same samples: each {each}, so every "
-                f"batch comes {workers} times"
-            ),
-            where=str(self._place) if self._place else "",
-            mend=(
+        each, mend = "draws the same numbers", "seed by the index, or in a worker_init_fn"
+        if is_stream:
+            each = "reads the whole stream"
+            mend = (
                 "itertools.islice(stream, info.id, None, info.num_workers), with get_worker_info()"
-                if is_stream
-                else "seed by the index, or in a worker_init_fn"
-            ),
+            )
+        return Proof(
+            fact=f"all {workers} workers of a loader give the same samples: each {each}, so every "
+            f"batch comes {workers} times",
+            where=self._place,
+            mend=mend,
         )
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from supervisor.worker.mistakes.evidence.loss_graph import LossGraph, saved
-from supervisor.worker.mistakes.evidence.places import loss_line, script_place
-from supervisor.worker.mistakes.mistake import Mistake, Proof, SeenSoFar
+from supervisor.worker.mistakes.evidence.loss_graph import LossGraph, ignored_by, saved, signed
+from supervisor.worker.mistakes.evidence.places import loss_line
+from supervisor.worker.mistakes.mistake import LossMistake, Proof, SeenSoFar
 
-TIMES = 3
+NONE_COUNTED, NO_PADDING = -1.0, 0.0
 
 
-class WrongTargetsCounted(Mistake):
+class WrongTargetsCounted(LossMistake):
     """No ``ignore_index``: the model is paid for predicting padding. Or all targets are ignored.
 
     Proof: the model's embedding has a ``padding_idx``; wherever it embeds that index the target of
@@ -30,62 +30,51 @@ class WrongTargetsCounted(Mistake):
     kind = "wrong_targets_counted"
 
     def __init__(self) -> None:
-        self._padded = self._ignored = 0
+        self._found: set[bool] = set()
 
-    def backward(self, seen: SeenSoFar, graph: LossGraph | None) -> Proof | None:
-        if graph is None:
-            return None
+    def find(self, graph: LossGraph) -> float | None:
         losses = list(graph.named("NllLoss"))
-        self.is_over = not losses and seen.updates >= TIMES
-        if len(losses) != 1:
-            return None
-        node = losses[0]
-        target, ignored = saved(node, "target"), _signed(node._saved_ignore_index)
-        if target is None or not node._saved_reduction:
+        share = _share_of_padding(graph, losses[0]) if len(losses) == 1 else NO_PADDING
+        if share is None:
             self.is_over = True
-        elif bool((target == ignored).all()):
-            self._ignored += 1
-            if self._ignored == TIMES:
-                return self._proof(
-                    seen,
-                    f"the loss counts nothing: all targets are {ignored}, which it ignores",
-                    "keep the targets that are to be learned",
-                )
+        if not share:
+            return None
+        self._found.add(share == NONE_COUNTED)
+        self.is_over = self.is_over or len(self._found) > 1
+        return None if self.is_over else share
+
+    def proof(self, seen: SeenSoFar, graph: LossGraph, found: float) -> Proof:
+        if found == NONE_COUNTED:
+            fact = "the loss counts nothing: it ignores each target"
+            mend = "keep the targets that are to be learned"
         else:
-            return self._look_for_padding(seen, graph, node, target, ignored)
+            fact = (
+                f"padding is counted in the loss: {found:.0%} of its targets are the embedding's "
+                "own padding_idx, exactly where the input is padding"
+            )
+            mend = "cross_entropy(..., ignore_index=padding_idx)"
+        return Proof(fact=fact, where=loss_line(seen), mend=mend)
+
+
+def _share_of_padding(graph: LossGraph, node: Any) -> float | None:
+    """Of the targets, where it is counted; None where a step proves that nothing is wrong."""
+    target, ignored = saved(node, "target"), ignored_by(node)
+    if target is None or not node._saved_reduction:
         return None
-
-    def _look_for_padding(
-        self, seen: SeenSoFar, graph: LossGraph, node: Any, target: Any, ignored: int
-    ) -> Proof | None:
-        flat, is_padding = target.flatten(), None
-        for table in graph.named("EmbeddingBackward"):
-            pad, embedded = _signed(table._saved_padding_idx), saved(table, "indices")
-            if pad < 0 or pad == ignored or embedded is None or embedded.numel() != flat.numel():
-                continue
-            inputs = embedded.flatten() == pad
-            if (inputs == (flat == pad)).all():
-                is_padding = inputs
-        weight = saved(node, "weight")
-        if is_padding is None or (weight is not None and not bool(weight[flat[is_padding]].all())):
-            self.is_over = True
-            return None
-        self._padded += bool(is_padding.any())
-        if self._padded < TIMES:
-            return None
-        share = float(is_padding.float().mean())
-        return self._proof(
-            seen,
-            f"padding is counted in the loss: {share:.0%} of its targets are the embedding's own "
-            "padding_idx, exactly where the input is padding",
-            "cross_entropy(..., ignore_index=padding_idx)",
-        )
-
-    def _proof(self, seen: SeenSoFar, fact: str, mend: str) -> Proof:
-        where = loss_line(script_place(), seen.registry.models.values())
-        return Proof(fact=fact, where=where, mend=mend)
-
-
-def _signed(index: int) -> int:
-    """Torch hands out negative numbers of its graph as large ones."""
-    return index - (1 << 64) if index >= 1 << 63 else index
+    tables = [
+        (signed(table._saved_padding_idx), saved(table, "indices"))
+        for table in graph.named("EmbeddingBackward")
+    ]
+    flat, found = target.flatten(), None
+    if bool((flat == ignored).all()):
+        return NONE_COUNTED
+    for pad, embedded in tables:
+        if 0 <= pad != ignored and embedded is not None and embedded.numel() == flat.numel():
+            padding = embedded.flatten() == pad
+            found = padding if bool((padding == (flat == pad)).all()) else found
+    if found is None:
+        return None
+    weight = saved(node, "weight")
+    if weight is not None and not bool(weight[flat[found]].all()):
+        return None
+    return float(found.float().mean())
