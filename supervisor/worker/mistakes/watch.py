@@ -20,8 +20,14 @@ from supervisor.worker.core.worker_context import WorkerContext
 from supervisor.worker.judging.step_judge import AlertTeller
 from supervisor.worker.mistakes.catalogue import KINDS
 from supervisor.worker.mistakes.evidence.loss_graph import LossGraph, TooLarge
+from supervisor.worker.mistakes.evidence.mistake import (
+    MOMENTS,
+    ForwardSeen,
+    Mistake,
+    Proof,
+    SeenSoFar,
+)
 from supervisor.worker.mistakes.evidence.places import script_place
-from supervisor.worker.mistakes.mistake import MOMENTS, ForwardSeen, Mistake, Proof, SeenSoFar
 
 WALKED = frozenset((0, 1, 2, 10, 19))
 """Updates before which the graph is walked."""

@@ -22,13 +22,13 @@ class LossGraph:
     Attributes:
         nodes: from the loss to the leaves, each before at least one of its inputs.
         leaves: id of a leaf → it and the nodes that take it in, straight or through views.
-        token_losses: see `next_token`; None until it was asked.
+        token_loss: see `next_token`; False until it was asked.
         runs_users_code: the script has a hook at a tensor, so that no gradient may be asked for.
     """
 
     def __init__(self, roots: Iterable[torch.Tensor], *, runs_users_code: bool = False) -> None:
         self.runs_users_code = runs_users_code
-        self.token_losses: list[Any] | None = None
+        self.token_loss: Any = False
         self.nodes: list[Any] = []
         self._by_name: dict[str, list[Any]] = {}
         self.leaves: dict[int, tuple[torch.Tensor, list[Any]]] = {}

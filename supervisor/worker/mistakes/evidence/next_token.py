@@ -9,7 +9,7 @@ import torch
 from torch.autograd.graph import GradientEdge
 
 from supervisor.worker.mistakes.evidence.loss_graph import LossGraph, ignored_by, logits_of, saved
-from supervisor.worker.mistakes.mistake import LossMistake
+from supervisor.worker.mistakes.evidence.mistake import LossMistake
 
 SHIFTS = (0, 1, 2)
 
@@ -34,38 +34,40 @@ class TokenLoss:
 
 
 class TokenMistake(LossMistake):
-    """Of the first of these losses that has the kind's own shift."""
+    """One of these losses, with the kind's own shift. Silent where there is a second loss, which
+    may predict other tokens, or tokens are embedded twice (a context, an encoder's input)."""
 
     shift: int
 
     def find(self, graph: LossGraph) -> TokenLoss | None:
-        return next((loss for loss in _token_losses(graph) if loss.shift == self.shift), None)
+        if graph.token_loss is False:
+            losses = list(graph.named("NllLoss"))
+            graph.token_loss = _found(graph, losses[0]) if len(losses) == 1 else None
+        found: TokenLoss | None = graph.token_loss
+        return found if found is not None and found.shift == self.shift else None
 
 
-def _token_losses(graph: LossGraph) -> list[TokenLoss]:
-    """Found once for a graph; none where there is a second loss, which may predict other tokens."""
-    if graph.token_losses is None:
-        losses = list(graph.named("NllLoss"))
-        graph.token_losses = _found(graph, losses[0]) if len(losses) == 1 else []
-    return graph.token_losses
-
-
-def _found(graph: LossGraph, node: Any) -> list[TokenLoss]:
-    target, logits, found = saved(node, "target"), logits_of(node), []
+def _found(graph: LossGraph, node: Any) -> TokenLoss | None:
+    target, logits, words = saved(node, "target"), logits_of(node), []
     if target is None or logits is None or target.numel() < 2:
-        return []
-    for table in graph.named("EmbeddingBackward"):
+        return None
+    for table in graph.named("Embedding"):
         embedded = saved(table, "indices")
-        if embedded is None or embedded.dim() != 2 or embedded.shape[1] < 4:
-            continue
-        rows, places = embedded.shape
-        if target.numel() not in (rows * places, rows * (places - 1)):
-            continue
-        wanted = target.reshape(rows, -1)
-        shift = _only_shift(embedded, wanted, wanted != ignored_by(node))
-        if shift is not None:
-            found.append(TokenLoss(shift, embedded, wanted.shape[1], logits, table))
-    return found
+        if embedded is None or not _are_positions(embedded):
+            words.append((table, embedded))
+    table, embedded = words[0] if len(words) == 1 else (None, None)
+    if embedded is None or embedded.dim() != 2 or embedded.shape[1] < 4:
+        return None
+    rows, places = embedded.shape
+    if target.numel() not in (rows * places, rows * (places - 1)):
+        return None
+    wanted = target.reshape(rows, -1)
+    shift = _only_shift(embedded, wanted, wanted != ignored_by(node))
+    return None if shift is None else TokenLoss(shift, embedded, wanted.shape[1], logits, table)
+
+
+def _are_positions(indices: torch.Tensor) -> bool:
+    return bool((indices[..., 1:] == indices[..., :-1] + 1).all())
 
 
 def _only_shift(embedded: torch.Tensor, wanted: torch.Tensor, counted: torch.Tensor) -> int | None:

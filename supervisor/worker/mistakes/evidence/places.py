@@ -11,15 +11,13 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import FrameType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import nn, optim
 
+from supervisor.training_state.registry import Registry
 from supervisor.training_state.user_code import is_library_file
 from supervisor.worker.script_state.user_frames import is_users
-
-if TYPE_CHECKING:
-    from supervisor.worker.mistakes.mistake import SeenSoFar
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,11 +134,11 @@ def calls(inside: ast.AST, method: str) -> Iterator[ast.Call]:
             yield node
 
 
-def loss_line(seen: SeenSoFar) -> str:
+def loss_line(registry: Registry) -> str:
     """Where the loss was computed on which the script calls ``loss.backward()`` now: the call of
     ``cross_entropy`` in the class of one of the models, or the last assignment of that name before
     it; its own line where the source does not tell."""
-    for model in seen.registry.models.values():
+    for model in registry.models.values():
         within = class_of(model)
         for call in calls(within[1], "cross_entropy") if within else ():
             return told(within[0] if within else "", call.lineno)

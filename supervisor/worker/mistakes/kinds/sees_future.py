@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from supervisor.codes import Severity
 from supervisor.worker.mistakes.evidence.loss_graph import LossGraph, saved
+from supervisor.worker.mistakes.evidence.mistake import Proof, SeenSoFar
 from supervisor.worker.mistakes.evidence.next_token import (
     TokenLoss,
     TokenMistake,
     seen_from_the_middle,
 )
 from supervisor.worker.mistakes.evidence.places import loss_line
-from supervisor.worker.mistakes.mistake import Proof, SeenSoFar
 
 
 class SeesFuture(TokenMistake):
@@ -32,7 +32,7 @@ class SeesFuture(TokenMistake):
     shift = 1
 
     def proof(self, seen: SeenSoFar, graph: LossGraph, found: TokenLoss) -> Proof | None:
-        if _is_given_again(graph, found) or not _looks_ahead(graph, found):
+        if not _looks_ahead(graph, found):
             return None
         places, next_one = seen_from_the_middle(graph, found), found.width // 2 + 1
         if places is None or not bool(places[next_one] > 0):
@@ -42,15 +42,10 @@ class SeesFuture(TokenMistake):
                 "the model sees the future: each prediction depends on the token that it is to "
                 "predict, through attention without a causal mask"
             ),
-            where=loss_line(seen),
+            where=loss_line(seen.registry),
             mend="a causal mask: is_causal=True, or Transformer.generate_square_subsequent_mask",
             severity=Severity.LOW,
         )
-
-
-def _is_given_again(graph: LossGraph, loss: TokenLoss) -> bool:
-    others = [saved(node, "indices") for node in graph.named("Embedding") if node != loss.table]
-    return any(each is None or len(each) == len(loss.embedded) for each in others)
 
 
 def _looks_ahead(graph: LossGraph, loss: TokenLoss) -> bool:

@@ -5,19 +5,19 @@ from __future__ import annotations
 import torch
 
 from supervisor.worker.mistakes.evidence.loss_graph import LossGraph
+from supervisor.worker.mistakes.evidence.mistake import ForwardSeen, Proof, SeenSoFar
 from supervisor.worker.mistakes.evidence.next_token import TokenLoss, TokenMistake, is_causal
 from supervisor.worker.mistakes.evidence.places import ScriptLine, script_place
 from supervisor.worker.mistakes.evidence.tensors_within import tensors
-from supervisor.worker.mistakes.mistake import ForwardSeen, Proof, SeenSoFar
 
 
 class ShiftedTwice(TokenMistake):
     """``model(tokens[:, :-1], labels=tokens[:, 1:])``: it learns the token after the next.
 
-    Proof: in three steps the model's call got labels that are the embedded tokens, moved by one;
-    in its only ``cross_entropy`` they are moved by two, wherever they are counted; and by the
-    loss's own graph a prediction sees its own place and none later, so that its next token is the
-    one in between.
+    Proof: in three steps the model's call got the tokens that it embeds, and labels that are the
+    same, moved by one; in its only ``cross_entropy`` they are moved by two, wherever they are
+    counted; and by the loss's own graph a prediction sees its own place and none later, so that its
+    next token is the one in between.
 
     Spares: labels that equal the input (the model shifts them), loops that shift and compute the
     loss themselves, heads that predict several tokens (more than one loss), periodic tokens.
@@ -43,9 +43,10 @@ class ShiftedTwice(TokenMistake):
         if found is None:
             return None
         tokens = found.embedded
-        labels = [each for each in given if each.shape == tokens.shape]
-        is_given = any(torch.equal(each[:, :-1], tokens[:, 1:]) for each in labels)
-        return found if is_given else None
+        given = [each for each in given if each.shape == tokens.shape]
+        is_input = any(torch.equal(each, tokens) for each in given)
+        is_moved = any(torch.equal(each[:, :-1], tokens[:, 1:]) for each in given)
+        return found if is_input and is_moved else None
 
     def proof(self, seen: SeenSoFar, graph: LossGraph, found: TokenLoss) -> Proof | None:
         if not is_causal(graph, found):

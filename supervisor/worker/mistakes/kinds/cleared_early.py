@@ -7,6 +7,7 @@ from torch.nn import Module
 from torch.optim import Optimizer
 
 from supervisor.worker.mistakes.evidence.loss_graph import LossGraph
+from supervisor.worker.mistakes.evidence.mistake import Mistake, Proof, SeenSoFar
 from supervisor.worker.mistakes.evidence.places import (
     ScriptLine,
     call_around,
@@ -14,7 +15,6 @@ from supervisor.worker.mistakes.evidence.places import (
     script_place,
 )
 from supervisor.worker.mistakes.evidence.watched_weight import watched_weight
-from supervisor.worker.mistakes.mistake import Mistake, Proof, SeenSoFar
 
 UPDATES = 10
 

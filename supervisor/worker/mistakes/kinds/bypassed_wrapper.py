@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import nn
 from torch.optim import Optimizer
 
+from supervisor.worker.mistakes.evidence.mistake import ForwardSeen, Mistake, Proof, SeenSoFar
 from supervisor.worker.mistakes.evidence.places import ScriptLine, names_in, script_place
-from supervisor.worker.mistakes.mistake import ForwardSeen, Mistake, Proof, SeenSoFar
 
 UPDATES = 5
 OWN_AVERAGING = ("all_reduce", "reduce_scatter", "reduce_scatter_tensor", "average_parameters",

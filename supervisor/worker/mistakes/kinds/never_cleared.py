@@ -6,9 +6,9 @@ import torch
 from torch.optim import Optimizer
 
 from supervisor.worker.mistakes.evidence.loss_graph import LossGraph
+from supervisor.worker.mistakes.evidence.mistake import Mistake, Proof, SeenSoFar
 from supervisor.worker.mistakes.evidence.places import script_place
 from supervisor.worker.mistakes.evidence.watched_weight import watched_weight
-from supervisor.worker.mistakes.mistake import Mistake, Proof, SeenSoFar
 
 UPDATES = 20
 

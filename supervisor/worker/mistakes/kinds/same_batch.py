@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
+from supervisor.worker.mistakes.evidence.mistake import ForwardSeen, Mistake, Proof, SeenSoFar
 from supervisor.worker.mistakes.evidence.places import ScriptLine, script_place
 from supervisor.worker.mistakes.evidence.tensors_within import LARGE, first_tensor, is_fed, same
-from supervisor.worker.mistakes.mistake import ForwardSeen, Mistake, Proof, SeenSoFar
 
 TIMES = 10
 

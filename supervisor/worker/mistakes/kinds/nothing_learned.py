@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 
 import torch
 from torch.optim import Optimizer
@@ -16,16 +15,16 @@ from supervisor.worker.mistakes.evidence.loss_graph import (
     logits_of,
     saved,
 )
+from supervisor.worker.mistakes.evidence.mistake import Mistake, Proof, SeenSoFar
 from supervisor.worker.mistakes.evidence.places import loss_line
-from supervisor.worker.mistakes.mistake import Mistake, Proof, SeenSoFar
 
 FIRST, EVERY, LAST = 25, 5, 100
 LARGE = 65_536
 """Targets of one step that are counted."""
 FEW = 20
 """Targets a class, below which their frequencies are not known."""
-WORSE, SPREADS = 1.1, 3.0
-"""Than the entropy and the start; standard deviations above the start."""
+WORSE, TARGETS = 1.5, 64
+"""Than the entropy and the start, each loss of so many targets: more than batches differ."""
 
 
 class NothingLearned(Mistake):
@@ -34,10 +33,10 @@ class NothingLearned(Mistake):
     Proof: the loss is a plain mean ``cross_entropy``. In 15 steps from the 25th to the 100th its
     mean is not below the entropy of the targets in them, corrected for their number (Miller 1955):
     whoever knows the frequencies alone does as well. It is told where one more fact is there: for
-    three updates the gradient of each weight matrix is zero to the bit (dead units), or none of
-    the 15 is below the first loss of all, and their mean is a tenth above it and the entropy, and
-    three of their standard deviations above it: it became worse. It is asked, in the report alone,
-    where the loss has also stopped falling.
+    three updates the gradient of each weight matrix is zero to the bit (dead units), or each of the
+    15 losses, of 64 targets or more, is one and a half times the first loss of all, and the
+    entropy: it became worse. It is asked, in the report alone, where the loss has also stopped
+    falling.
 
     Spares: hard tasks in their first steps and long warm-ups (asked, or silent while the loss
     falls), targets without frequencies (regression, more classes than targets), weights of classes,
@@ -61,7 +60,7 @@ class NothingLearned(Mistake):
         updates, loss = seen.updates, seen.loss
         is_sampled = updates >= FIRST and updates % EVERY == 0 and updates != self._at
         if self._losses and not self._where:
-            self._where = loss_line(seen)
+            self._where = loss_line(seen.registry)
         if self._first is not None and not is_sampled:
             return None
         found = None if loss is None else _targets(loss)
@@ -104,12 +103,12 @@ class NothingLearned(Mistake):
             return None
         self.is_over = True
         losses, half = self._losses, len(self._losses) // 2
-        mean, start = statistics.fmean(losses), float(self._first)
-        is_worse = mean > WORSE * max(start, self._entropy) and min(losses) >= start
+        mean, start = sum(losses) / len(losses), float(self._first)
+        is_known = all(len(targets) >= TARGETS for _, targets, _ in self._seen)
         severity, beside = Severity.MEDIUM, ""
         if self._dead >= 3:
             beside = ", and the gradient of each weight matrix is zero: its units are dead"
-        elif is_worse and mean - start > SPREADS * statistics.stdev(losses):
+        elif is_known and min(losses) >= WORSE * max(start, self._entropy):
             beside = f", and worse than the {start:.3g} of the first step"
         elif sum(losses[-half:]) >= sum(losses[:half]):
             severity = Severity.LOW

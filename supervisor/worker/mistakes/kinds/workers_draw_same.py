@@ -10,9 +10,9 @@ import torch
 from torch.utils.data import BatchSampler, IterableDataset, RandomSampler, SequentialSampler
 from torch.utils.data.distributed import DistributedSampler
 
+from supervisor.worker.mistakes.evidence.mistake import Mistake, Proof, SeenSoFar
 from supervisor.worker.mistakes.evidence.places import ScriptLine, script_place
 from supervisor.worker.mistakes.evidence.tensors_within import LARGE, same, tensors
-from supervisor.worker.mistakes.mistake import Mistake, Proof, SeenSoFar
 
 ROUNDS = 5
 

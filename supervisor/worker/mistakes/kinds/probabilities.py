@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import nn
 
 from supervisor.worker.mistakes.evidence.loss_graph import LossGraph, behind_views, logits_of
+from supervisor.worker.mistakes.evidence.mistake import LossMistake, Proof, SeenSoFar
 from supervisor.worker.mistakes.evidence.places import loss_line
-from supervisor.worker.mistakes.mistake import LossMistake, Proof, SeenSoFar
 
 
 class Probabilities(LossMistake):
@@ -46,7 +46,7 @@ class Probabilities(LossMistake):
         return Proof(
             fact=f"{loss} gets probabilities: its input comes out of a {first}, which it applies "
             "itself",
-            where=loss_line(seen),
+            where=loss_line(seen.registry),
             names=[
                 name
                 for model in seen.registry.models.values()

@@ -9,9 +9,9 @@ import torch
 from torch.nn import Module
 from torch.optim import Optimizer
 
+from supervisor.worker.mistakes.evidence.mistake import Mistake, Proof, SeenSoFar
 from supervisor.worker.mistakes.evidence.own_draw import is_drawn_at_random, is_own_draw
 from supervisor.worker.mistakes.evidence.places import ScriptLine, script_place
-from supervisor.worker.mistakes.mistake import Mistake, Proof, SeenSoFar
 
 FEW = 2
 

@@ -9,9 +9,9 @@ import torch
 import xxhash
 from torch.optim import Optimizer
 
+from supervisor.worker.mistakes.evidence.mistake import Mistake, Proof, SeenSoFar
 from supervisor.worker.mistakes.evidence.names import owners, some
 from supervisor.worker.mistakes.evidence.own_draw import PLAIN
-from supervisor.worker.mistakes.mistake import Mistake, Proof, SeenSoFar
 
 LOOKS, JUDGED = (3, 6, 9), 12
 """Updates made before the ranks look, and when the first one compares: the others have written."""

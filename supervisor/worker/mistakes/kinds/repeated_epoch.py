@@ -10,6 +10,7 @@ import torch
 from torch.optim import Optimizer
 from torch.utils.data.distributed import DistributedSampler
 
+from supervisor.worker.mistakes.evidence.mistake import ForwardSeen, Mistake, Proof, SeenSoFar
 from supervisor.worker.mistakes.evidence.places import names_in, script_place
 from supervisor.worker.mistakes.evidence.tensors_within import (
     LARGE,
@@ -18,7 +19,6 @@ from supervisor.worker.mistakes.evidence.tensors_within import (
     same,
     tensors,
 )
-from supervisor.worker.mistakes.mistake import ForwardSeen, Mistake, Proof, SeenSoFar
 
 FEW = 4
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from torch import nn
 from torch.optim import Optimizer
 
+from supervisor.worker.mistakes.evidence.mistake import Mistake, Proof, SeenSoFar
 from supervisor.worker.mistakes.evidence.names import some
 from supervisor.worker.mistakes.evidence.places import (
     UNKNOWN,
@@ -16,7 +17,6 @@ from supervisor.worker.mistakes.evidence.places import (
     sources,
     told,
 )
-from supervisor.worker.mistakes.mistake import Mistake, Proof, SeenSoFar
 
 UPDATES = 20
 NOTHING = nn.Module()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from supervisor.worker.mistakes.evidence.loss_graph import LossGraph, ignored_by, saved, signed
+from supervisor.worker.mistakes.evidence.mistake import LossMistake, Proof, SeenSoFar
 from supervisor.worker.mistakes.evidence.places import loss_line
-from supervisor.worker.mistakes.mistake import LossMistake, Proof, SeenSoFar
 
 NONE_COUNTED, NO_PADDING = -1.0, 0.0
 
@@ -53,7 +53,7 @@ class WrongTargetsCounted(LossMistake):
                 "own padding_idx, exactly where the input is padding"
             )
             mend = "cross_entropy(..., ignore_index=padding_idx)"
-        return Proof(fact=fact, where=loss_line(seen), mend=mend)
+        return Proof(fact=fact, where=loss_line(seen.registry), mend=mend)
 
 
 def _share_of_padding(graph: LossGraph, node: Any) -> float | None:

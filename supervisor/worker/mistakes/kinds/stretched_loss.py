@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from supervisor.worker.mistakes.evidence.loss_graph import LossGraph, saved
+from supervisor.worker.mistakes.evidence.mistake import LossMistake, Proof, SeenSoFar
 from supervisor.worker.mistakes.evidence.places import loss_line
-from supervisor.worker.mistakes.mistake import LossMistake, Proof, SeenSoFar
 
 Shapes = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 
@@ -38,7 +38,7 @@ class StretchedLoss(LossMistake):
         return Proof(
             fact=f"the loss broadcasts {given} against {target} to {full}: each prediction is "
             "compared with every target, and the best one is their mean",
-            where=loss_line(seen),
+            where=loss_line(seen.registry),
             mend="one shape for both: prediction.squeeze(-1), or target.unsqueeze(-1)",
         )
 

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn import Module
 
+from supervisor.worker.mistakes.evidence.mistake import Mistake, Proof, SeenSoFar
 from supervisor.worker.mistakes.evidence.own_draw import PLAIN
 from supervisor.worker.mistakes.evidence.places import ScriptLine, script_place
-from supervisor.worker.mistakes.mistake import Mistake, Proof, SeenSoFar
 
 MOST = 16
 

@@ -11,6 +11,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from supervisor.by_identity import IdentitySet
+from supervisor.worker.mistakes.evidence.mistake import ForwardSeen, Mistake, Proof, SeenSoFar
 from supervisor.worker.mistakes.evidence.names import is_compiled
 from supervisor.worker.mistakes.evidence.places import (
     UNKNOWN,
@@ -21,7 +22,6 @@ from supervisor.worker.mistakes.evidence.places import (
     tree_of,
 )
 from supervisor.worker.mistakes.evidence.tensors_within import beginning, same
-from supervisor.worker.mistakes.mistake import ForwardSeen, Mistake, Proof, SeenSoFar
 
 DROPOUTS = frozenset(name for name in vars(functional) if name.endswith(("dropout", "dropout1d",
     "dropout2d", "dropout3d")) and not name.startswith("_"))  # fmt: skip

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch.optim import LBFGS, Optimizer
 
+from supervisor.worker.mistakes.evidence.mistake import Mistake, Proof, SeenSoFar
 from supervisor.worker.mistakes.evidence.own_draw import PLAIN
-from supervisor.worker.mistakes.mistake import Mistake, Proof, SeenSoFar
 
 IN_A_ROW, EVERY = 40, 8
 TENSORS, ELEMENTS = 8, 1024

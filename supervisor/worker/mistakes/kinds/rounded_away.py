@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch.optim import Adam, AdamW, Optimizer
 
+from supervisor.worker.mistakes.evidence.mistake import Mistake, Proof, SeenSoFar
 from supervisor.worker.mistakes.evidence.names import owners, some
 from supervisor.worker.mistakes.evidence.own_draw import PLAIN
 from supervisor.worker.mistakes.evidence.places import ScriptLine, calls, function_at, told
-from supervisor.worker.mistakes.mistake import Mistake, Proof, SeenSoFar
 
 UPDATES = 40
 ELEMENTS, TENSORS = 256, 16

@@ -8,6 +8,7 @@ from torch.optim import Optimizer
 
 from supervisor.codes import Severity
 from supervisor.worker.mistakes.evidence.loss_graph import LossGraph
+from supervisor.worker.mistakes.evidence.mistake import Mistake, Proof, SeenSoFar
 from supervisor.worker.mistakes.evidence.names import Owner, assigned_at, owners, some
 from supervisor.worker.mistakes.evidence.own_draw import (
     is_drawn_at_random,
@@ -15,7 +16,6 @@ from supervisor.worker.mistakes.evidence.own_draw import (
     own_parameters,
 )
 from supervisor.worker.mistakes.evidence.places import ScriptLine, makes_more_later
-from supervisor.worker.mistakes.mistake import Mistake, Proof, SeenSoFar
 
 UPDATES = 20
 """Long enough for an optimizer that is made late, early enough to save the run."""

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from supervisor.worker.mistakes.evidence.mistake import ForwardSeen, Mistake, Proof, SeenSoFar
 from supervisor.worker.mistakes.evidence.names import is_compiled, owners, some
 from supervisor.worker.mistakes.evidence.own_draw import is_own_draw, own_parameters
 from supervisor.worker.mistakes.evidence.places import (
@@ -15,7 +16,6 @@ from supervisor.worker.mistakes.evidence.places import (
     line_without_gradients,
     script_place,
 )
-from supervisor.worker.mistakes.mistake import ForwardSeen, Mistake, Proof, SeenSoFar
 
 FIRST, LAST, LOOKS = 3, 20, 3
 

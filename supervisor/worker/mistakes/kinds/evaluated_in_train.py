@@ -13,6 +13,7 @@ from torch.nn.modules.loss import _Loss
 from torch.optim import Optimizer
 
 from supervisor.by_identity import IdentitySet
+from supervisor.worker.mistakes.evidence.mistake import ForwardSeen, Mistake, Proof, SeenSoFar
 from supervisor.worker.mistakes.evidence.places import (
     block_around,
     bound,
@@ -26,8 +27,7 @@ from supervisor.worker.mistakes.evidence.places import (
     sources,
 )
 from supervisor.worker.mistakes.evidence.tensors_within import beginning, same
-from supervisor.worker.mistakes.mistake import ForwardSeen, Mistake, Proof, SeenSoFar
-from supervisor.worker.mistakes.stays_in_eval import matters
+from supervisor.worker.mistakes.kinds.stays_in_eval import matters
 
 LOSSES = frozenset(
     name for name in vars(functional) if name.endswith("_loss") or name.startswith("binary_cross")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch.optim import Optimizer
 
+from supervisor.worker.mistakes.evidence.mistake import Mistake, Proof, SeenSoFar
 from supervisor.worker.mistakes.evidence.own_draw import PLAIN
 from supervisor.worker.mistakes.evidence.places import (
     ScriptLine,
@@ -13,7 +14,6 @@ from supervisor.worker.mistakes.evidence.places import (
     script_place,
     told,
 )
-from supervisor.worker.mistakes.mistake import Mistake, Proof, SeenSoFar
 
 IN_A_ROW = 10
 AT_ZERO = 20

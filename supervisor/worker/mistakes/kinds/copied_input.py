@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from supervisor.worker.mistakes.evidence.loss_graph import LossGraph
+from supervisor.worker.mistakes.evidence.mistake import Proof, SeenSoFar
 from supervisor.worker.mistakes.evidence.next_token import TokenLoss, TokenMistake, is_causal
 from supervisor.worker.mistakes.evidence.places import loss_line
-from supervisor.worker.mistakes.mistake import Proof, SeenSoFar
 
 
 class CopiedInput(TokenMistake):
@@ -32,6 +32,6 @@ class CopiedInput(TokenMistake):
                 "the targets are the model's own input, not the next token of it; each prediction "
                 "sees its answer, and the model learns to copy"
             ),
-            where=loss_line(seen),
+            where=loss_line(seen.registry),
             mend="shift them: cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())",
         )

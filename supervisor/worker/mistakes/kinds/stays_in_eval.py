@@ -10,6 +10,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.optim import Optimizer
 
 from supervisor.by_identity import ByIdentity, IdentitySet
+from supervisor.worker.mistakes.evidence.mistake import ForwardSeen, Mistake, Proof, SeenSoFar
 from supervisor.worker.mistakes.evidence.places import (
     UNKNOWN,
     ScriptLine,
@@ -18,7 +19,6 @@ from supervisor.worker.mistakes.evidence.places import (
     script_place,
     tree_of,
 )
-from supervisor.worker.mistakes.mistake import ForwardSeen, Mistake, Proof, SeenSoFar
 
 UPDATES = 5
 
