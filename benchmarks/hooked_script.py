@@ -11,8 +11,6 @@ from torch.optim import Optimizer
 from torch.utils.data import dataloader
 
 from supervisor.testing.mistake_check import Hooked
-from supervisor.worker.mistakes.evidence import places
-from supervisor.worker.mistakes.mistake import WeightsLoaded
 
 
 class HookedScript(Hooked):
@@ -71,11 +69,7 @@ class HookedScript(Hooked):
     def _load(self, original: Any) -> Any:
         def load(module: Module, state: Mapping[str, Any], strict: bool = True, **more: Any) -> Any:
             if self.watch.is_enabled:
-                self.watch.loaded(
-                    WeightsLoaded(
-                        module=module, state=state, is_strict=strict, place=places.script_place
-                    )
-                )
+                self.watch.loaded(module, state, is_strict=strict)
             return original(module, state, strict, **more)
 
         return load

@@ -1,6 +1,6 @@
 """Silent training mistakes: kind x told x step x place right x healthy twin silent, as JSON.
 
-    python -m benchmarks.mistakes FOLDER [--json FILE]   pairs NN_*_bad.py, _ok.py, LABELS.tsv
+    python -m benchmarks.mistakes FOLDER [--json FILE]   pairs NN_*_bad.py (or _asked), _ok.py
     python -m benchmarks.mistakes FOLDER --supervised    the same, each under `supervisor run`
     python -m benchmarks.mistakes --healthy SCRIPT...    none of them may be accused
     python -m benchmarks.mistakes --cost                 of the first 200 steps, in pairs
@@ -36,6 +36,7 @@ from supervisor.testing.mistake_check import Done
 
 Told = tuple[str, int, str, str]
 """Kind, step, message and place."""
+CATEGORIES = {"bad": "mistake", "asked": "question"}
 
 
 def alerts_of(script: Path, words: Sequence[str] = (), *, category: str = "mistake") -> list[Told]:
@@ -62,7 +63,9 @@ def alerts_of(script: Path, words: Sequence[str] = (), *, category: str = "mista
     ]
 
 
-def told_in_run(script: Path, words: Sequence[str] = (), *, ranks: int = 1) -> list[Told]:
+def told_in_run(
+    script: Path, words: Sequence[str] = (), *, ranks: int = 1, category: str = "mistake"
+) -> list[Told]:
     """The same under `supervisor run`.
 
     Raises:
@@ -72,7 +75,7 @@ def told_in_run(script: Path, words: Sequence[str] = (), *, ranks: int = 1) -> l
     with tempfile.TemporaryDirectory() as folder:
         found = TrialScript(words=(str(script), *words), options=options)
         run = try_script(found, Path(folder) / "run", {}, environment={"OMP_NUM_THREADS": "1"})
-        events = [event for event in run.events(AlertEvent) if event.category == "mistake"]
+        events = [event for event in run.events(AlertEvent) if event.category == category]
     if run.returncode:
         raise RuntimeError(f"{script.name}: exit code {run.returncode}")
     return [
@@ -88,14 +91,15 @@ def judge_pairs(folder: Path, only: str = "", *, supervised: bool = False) -> li
     rows = []
     for label in labels:
         ranks = int(label["ranks"])
-        if label["label"] != "bad" or only not in label["file"] or (ranks > 1 and not supervised):
+        if label["label"] == "ok" or only not in label["file"] or (ranks > 1 and not supervised):
             continue
-        script = folder / label["file"]
-        healthy = script.with_name(label["file"].replace("_bad", "_ok"))
+        script, category = folder / label["file"], CATEGORIES[label["label"]]
+        healthy = script.with_name(label["file"].replace(f"_{label['label']}", "_ok"))
         if supervised:
-            bad, twin = told_in_run(script, ranks=ranks), told_in_run(healthy, ranks=ranks)
+            bad = told_in_run(script, ranks=ranks, category=category)
+            twin = told_in_run(healthy, ranks=ranks)
         else:
-            bad, twin = alerts_of(script), alerts_of(healthy)
+            bad, twin = alerts_of(script, category=category), alerts_of(healthy)
         lines = {f"{script.name}:{line}" for line in label["line"].split(",")}
         kind, step, message, where = bad[0] if bad else ("", -1, "", "")
         rows.append(

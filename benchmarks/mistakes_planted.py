@@ -79,6 +79,14 @@ PLANTED = (
         "loss = F.cross_entropy(",
     ),
     Planted(
+        _GRU,
+        "nothing_learned",
+        _MAKEMORE,
+        "lr=args.learning_rate",
+        "lr=2000 * args.learning_rate",
+        "loss = F.cross_entropy(",
+    ),
+    Planted(
         _OFTEN,
         "training_in_eval_mode",
         _ADDER,

@@ -96,6 +96,7 @@ SUB_ROOMS: dict[str, tuple[str, ...]] = {
         "inspection",
         "step_record",
         "mistakes/evidence",
+        "mistakes/kinds",
         "mistakes",
     ),
     "detectors": ("statistics", "base"),

@@ -53,12 +53,17 @@ class TrialScript:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialRun:
-    """A trial that has ended; `seconds` is wall-clock time including the start of processes."""
+    """A trial that has ended; `seconds` is wall-clock time including the start of processes.
+
+    Attributes:
+        was_cut: its time was over, and it was ended by SIGTERM.
+    """
 
     rundir: RunDirectory
     returncode: int
     seconds: float
     output: str
+    was_cut: bool = False
 
     def events(self, kind: type[E]) -> list[E]:
         """Returns the journal's events of one kind, oldest first; none without a journal."""
@@ -68,8 +73,8 @@ class TrialRun:
             return []
 
     def must_have_trained(self, script: TrialScript) -> None:
-        """Raises SupervisorError unless the run completed."""
-        if self.returncode != 0:
+        """Raises SupervisorError unless the run completed, or would have needed longer."""
+        if self.returncode != 0 and not self.was_cut:
             lines = [line for line in self.output.splitlines() if line.strip()]
             own = [line for line in lines if not line.startswith("supervisor: ")] or lines
             last = f": {own[-1].strip()[:200]}" if own else ""
@@ -87,6 +92,7 @@ def try_script(
     resume: bool = False,
     environment: Mapping[str, str] | None = None,
     working_folder: Path | None = None,
+    ends_after_s: float | None = None,
 ) -> TrialRun:
     """Runs the script and returns when it has ended, however it did.
 
@@ -99,6 +105,7 @@ def try_script(
         resume: continue the run in `run_dir` instead.
         environment: additional variables.
         working_folder: in which it runs; None for the current one.
+        ends_after_s: seconds after which it is ended; None: the script decides.
 
     Raises:
         OSError: the interpreter cannot be started.
@@ -113,7 +120,7 @@ def try_script(
         line += ["--", *script.words]
     log = run_dir.with_name(f"{run_dir.name}{'.resumed' if resume else ''}.txt")
     cases = str(run_dir.with_name("cases.sqlite"))
-    started = time.monotonic()
+    started, was_cut = time.monotonic(), False
     with open(log, "wb") as output:
         process = subprocess.Popen(
             line,
@@ -124,14 +131,17 @@ def try_script(
             env={**os.environ, "SUPERVISOR_CASES": cases, **(environment or {})},
         )
         try:
-            returncode = process.wait()
+            process.wait(ends_after_s)
+        except subprocess.TimeoutExpired:
+            was_cut = True
         finally:
             _end(process)
     return TrialRun(
         rundir=RunDirectory(run_dir),
-        returncode=returncode,
+        returncode=process.wait(),
         seconds=time.monotonic() - started,
         output=log.read_text(errors="replace"),
+        was_cut=was_cut,
     )
 
 

@@ -21,7 +21,7 @@ from supervisor.records import Alert, StepRecord
 from supervisor.settings import MistakeSettings
 from supervisor.training_state.registry import Registry
 from supervisor.worker.mistakes.evidence import places
-from supervisor.worker.mistakes.mistake import Mistake, SeenSoFar
+from supervisor.worker.mistakes.evidence.mistake import Mistake, SeenSoFar
 from supervisor.worker.mistakes.watch import MistakeWatch
 from supervisor.worker.script_state.user_frames import is_users
 
@@ -79,11 +79,13 @@ class Hooked:
         self._main = self._main or optimizer
         self.registry.add_optimizer(optimizer)
         self._depth += 1
-        if self.watch.is_on:
+        if self.watch.is_on and self._depth == 1:
             self.watch.before_update(optimizer)
 
     def after(self, optimizer: Optimizer, *_: Any) -> None:
         self._depth -= 1
+        if self._depth:
+            return  # of a class whose step() calls that of its base
         self.steps += optimizer is self._main
         if self._keeps_states:
             self.states.append(_digest(optimizer))
@@ -128,9 +130,9 @@ class Hooked:
             self._depth += 1
             try:
                 if watch.is_on:
-                    watch.forward(module, args)
+                    watch.forward(module, args, kwargs)
                 if watch.sleeps and not torch.is_grad_enabled():
-                    watch.evaluated(module, args)
+                    watch.evaluated(module, args, kwargs)
                 return original(module, *args, **kwargs)
             finally:
                 watch.forward_ended()

@@ -114,6 +114,7 @@ class Live(TrainingHooks):
         self._armed = injector.is_armed
         self.mistakes = mistakes
         self._late = late
+        late.on_left_out = mistakes.was_left_out
         self.has_late_steps = late.is_on
         self._forward_part = breakers("forward", records=True)
         self._loss_part = breakers("loss")
@@ -159,10 +160,10 @@ class Live(TrainingHooks):
             if self._armed:
                 call = self._injector.on_forward(progress.steps_done, module, args, kwargs, call)
             if self.mistakes.is_on:
-                self.mistakes.forward(module, args)
+                self.mistakes.forward(module, args, kwargs)
             with_graph = torch.is_grad_enabled()
             if not with_graph and self.mistakes.sleeps:
-                self.mistakes.evaluated(module, args)
+                self.mistakes.evaluated(module, args, kwargs)
             nodes = 0 if with_graph else graph_nodes()
             if self._compute.step == progress.steps_done:
                 call = functools.partial(self._compute.run, FORWARD, call)
@@ -396,7 +397,7 @@ class Live(TrainingHooks):
         late, step = self._late, self.progress.steps_done
         if is_main:
             late.take_in()
-        if has_closure or self.mistakes.is_on or self._trial.is_on:
+        if has_closure or self._trial.is_on:
             return False
         if not (late.start(optimizer) if is_main else late.begin_follower(optimizer)):
             return False

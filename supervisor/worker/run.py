@@ -11,7 +11,7 @@ from supervisor.worker import current
 if TYPE_CHECKING:
     from supervisor.detectors.base import Detector
     from supervisor.records import Alert
-    from supervisor.worker.mistakes.mistake import Mistake
+    from supervisor.worker.mistakes.evidence.mistake import Mistake
 
 T = TypeVar("T")
 

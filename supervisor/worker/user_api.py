@@ -15,7 +15,7 @@ from supervisor.worker.core.step_probe import observed_numbers
 from supervisor.worker.core.training_hooks import ScriptReads
 from supervisor.worker.core.worker_context import WorkerContext
 from supervisor.worker.judging.step_judge import AlertTeller, StepJudge
-from supervisor.worker.mistakes.mistake import Mistake
+from supervisor.worker.mistakes.evidence.mistake import Mistake
 from supervisor.worker.worker_session import Session
 
 

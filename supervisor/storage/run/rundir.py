@@ -154,6 +154,10 @@ class RunDirectory:
         """What the ranks of a node have exchanged in an attempt, for each other."""
         return self.root / "board" / f"attempt_{attempt}_node_{node}.notes"
 
+    def mistakes(self, attempt: int) -> Path:
+        """Where the ranks of a node leave what they hold in their first updates."""
+        return self.root / "board" / f"attempt_{attempt}_mistakes"
+
     def exit_note(self, attempt: int, rank: int) -> Path:
         return self.root / "exits" / f"attempt_{attempt}" / f"rank_{rank}.json"
 

@@ -9,8 +9,6 @@ from typing import Any
 from torch.nn import Module
 
 from supervisor.worker.core.call_state import CallState, outside_dynamo
-from supervisor.worker.mistakes.evidence.places import script_place
-from supervisor.worker.mistakes.mistake import WeightsLoaded
 from supervisor.worker.mistakes.watch import MistakeWatch
 
 
@@ -35,13 +33,8 @@ def watch_weights(call_state: CallState, watch: MistakeWatch) -> None:
     ) -> Any:
         given = {**dict(zip(("strict", "assign"), args, strict=False)), **kwargs}
         if not given.get("assign") and isinstance(state_dict, Mapping) and _is_told():
-            is_strict = bool(given.get("strict", True))
             with call_state.region():
-                watch.loaded(
-                    WeightsLoaded(
-                        module=self, state=state_dict, is_strict=is_strict, place=script_place
-                    )
-                )
+                watch.loaded(self, state_dict, is_strict=bool(given.get("strict", True)))
         return load(self, state_dict, *args, **kwargs)
 
     def _is_told() -> bool:

@@ -20,15 +20,14 @@ from supervisor.worker.core.worker_context import WorkerContext
 from supervisor.worker.judging.step_judge import AlertTeller
 from supervisor.worker.mistakes.catalogue import KINDS
 from supervisor.worker.mistakes.evidence.loss_graph import LossGraph, TooLarge
-from supervisor.worker.mistakes.evidence.places import script_place
-from supervisor.worker.mistakes.mistake import (
+from supervisor.worker.mistakes.evidence.mistake import (
     MOMENTS,
     ForwardSeen,
     Mistake,
     Proof,
     SeenSoFar,
-    WeightsLoaded,
 )
+from supervisor.worker.mistakes.evidence.places import script_place
 
 WALKED = frozenset((0, 1, 2, 10, 19))
 """Updates before which the graph is walked."""
@@ -81,13 +80,11 @@ class MistakeWatch:
         self._part = breakers("mistakes", when_off=self._turn_off)
         self._step = -1
         self._last = LAST
-        self._wakings = 0
-        self._backwards = 0
+        self._wakings = self._backwards = 0
         self._forwards: ByIdentity[Module, dict[tuple[bool, bool], int]] = ByIdentity()
         self.sleeps = self.follows_loaders = False
-        self.is_enabled = False
         self._sort()
-        self.is_on = bool(self._kinds)
+        self.is_on = self.is_enabled
 
     @classmethod
     def of(
@@ -99,7 +96,9 @@ class MistakeWatch:
             context.settings.mistakes,
             SeenSoFar(
                 registry=context.registry,
+                rank=place.rank,
                 world_size=place.world_size,
+                folder=context.rundir.mistakes(context.attempt),
                 idle_wrappers=idle_wrappers,
                 steps_done=lambda: progress.steps_done,
                 has_tensor_hooks=lambda: call_state.has_tensor_hooks,
@@ -122,9 +121,7 @@ class MistakeWatch:
     def _drop(self, mistake: Mistake) -> None:
         mistake.forward_ended()
         self._kinds.remove(mistake)
-        self.is_enabled = bool(self._kinds)
-        for name, asked in self._of.items():
-            self._of[name] = [each for each in asked if each[0] is not mistake]
+        self._sort()
 
     # --- moments -----------------------------------------------------------------------------
 
@@ -140,7 +137,7 @@ class MistakeWatch:
         self.add(mistake)
 
     def is_kind(self, name: str) -> bool:
-        return name in {kind.kind for kind in KINDS} | {kind.kind for kind in self._kinds}
+        return name in {*(kind.kind for kind in KINDS), *(kind.kind for kind in self._kinds)}
 
     def meant(self, name: str) -> None:
         """The script says that it means this kind."""
@@ -157,92 +154,87 @@ class MistakeWatch:
 
     def batch(self, iterator: Any, batch: Any) -> None:
         """A data loader's iterator hands out a batch."""
-        with self._part:
-            self._ask("batch", self._seen, iterator, batch)
+        self._ask("batch", self._seen, iterator, batch)
 
-    def forward(self, module: Module, args: tuple[Any, ...] = ()) -> None:
+    def forward(
+        self, module: Module, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> None:
         if not self._of["forward"]:
             return
         with self._part:
             with_graph = torch.is_grad_enabled()
-            if module not in self._forwards:
-                self._forwards[module] = {}
-            counts, kind = self._forwards.get(module), (module.training, with_graph)
-            count = counts[kind] = counts.get(kind, 0) + 1
-            if count <= FORWARDS:
-                call = ForwardSeen(
-                    module=module, with_graph=with_graph, args=args, place=script_place
-                )
-                self._ask("forward", self._seen, call)
+            counts = self._forwards.get(module)
+            if counts is None:
+                self._forwards[module] = counts = {}
+            kind = (module.training, with_graph)
+            counts[kind] = counts.get(kind, 0) + 1
+            if counts[kind] > FORWARDS:
+                return
+            call = ForwardSeen(module=module, with_graph=with_graph, args=args, kwargs=kwargs or {})
+        self._ask("forward", self._seen, call)
 
     def forward_ended(self) -> None:
-        if self._of["forward_ended"]:
-            with self._part:
-                self._ask("forward_ended")
+        self._ask("forward_ended")
 
-    def evaluated(self, module: Module, args: tuple[Any, ...] = ()) -> None:
+    def evaluated(
+        self, module: Module, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> None:
         """A forward without gradients begins, while it sleeps."""
         self._wakings += 1
         self._last = self._seen.updates + AWAKE
         self.sleeps, self.is_on = False, True
-        self.forward(module, args)
+        self.forward(module, args, kwargs)
 
     def backward(self, roots: Any) -> None:
-        if not self._of["backward"]:
-            return
-        with self._part:
-            graph, seen = None, self._seen
-            self._backwards += 1
-            if seen.updates in WALKED and self._backwards <= BACKWARDS:
+        graph, seen = None, self._seen
+        self._backwards += 1
+        if seen.updates in WALKED and self._backwards <= BACKWARDS and self._of["backward"]:
+            with self._part:
                 graph = _walk(roots, has_tensor_hooks=seen.has_tensor_hooks())
-            seen.loss = roots if isinstance(roots, torch.Tensor) else None
-            self._ask("backward", seen, graph)
-            seen.loss = None
+        seen.loss = roots if isinstance(roots, torch.Tensor) else None
+        self._ask("backward", seen, graph)
+        seen.loss = None
 
     def backward_ended(self) -> None:
-        if self._of["backward_ended"]:
-            with self._part:
-                self._ask("backward_ended", self._seen)
+        self._ask("backward_ended", self._seen)
 
     def before_update(self, optimizer: Optimizer) -> None:
-        if self._of["before_update"]:
-            with self._part:
-                self._ask("before_update", self._seen, optimizer)
+        self._ask("before_update", self._seen, optimizer)
 
     def updated(self, optimizer: Optimizer, step: int, *, is_main: bool, is_left_out: bool) -> None:
         """An update was made, or left out; `step`: steps done with it."""
+        seen = self._seen
+        if step < self._step:
+            self._turn_off()  # rolled back
+            return
+        if is_left_out or step > self._step + 1 > 0:  # a step whose update a scaler left out
+            self.was_left_out()
+        self._step = step
+        if is_left_out:
+            return
+        if is_main:
+            seen.updates += 1
+            self._backwards = 0
+            self._forwards.clear()
+        self._ask("updated", seen, optimizer, is_main=is_main)
+        if seen.updates >= self._last:
+            self._sleep()
+
+    def was_left_out(self) -> None:
+        """An update was no evidence; of one that its device left out this is known a step later."""
         with self._part:
-            seen = self._seen
-            if step < self._step:
-                self._turn_off()  # rolled back
-                return
-            if is_left_out or step > self._step + 1 > 0:  # a step whose update a scaler left out
-                for mistake in list(self._kinds):
-                    mistake.interrupted()
-                    if mistake.is_over:
-                        self._drop(mistake)
-            self._step = step
-            if is_left_out:
-                return
-            if is_main:
-                seen.updates += 1
-                self._backwards = 0
-                self._forwards.clear()
-            if self._of["updated"]:
-                with torch.no_grad():
-                    self._ask("updated", seen, optimizer, is_main=is_main)
-            if seen.updates >= self._last:
-                self._sleep()
+            for mistake in list(self._kinds):
+                mistake.interrupted()
+                if mistake.in_a_row:
+                    self._drop(mistake)
 
     def exported(self, module: Module, state: Mapping[str, Any]) -> None:
         """The script has asked for a module's ``state_dict``."""
-        with self._part:
-            self._ask("exported", self._seen, module, state)
+        self._ask("exported", self._seen, module, state)
 
-    def loaded(self, load: WeightsLoaded) -> None:
-        """The script is about to load weights into a module."""
-        with self._part:
-            self._ask("loaded", self._seen, load)
+    def loaded(self, module: Module, state: Mapping[str, Any], *, is_strict: bool) -> None:
+        """The script is about to load weights; with `is_strict` each name has to match."""
+        self._ask("loaded", self._seen, module, state, is_strict=is_strict)
 
     def continue_at(self) -> None:
         """A resume has arrived: what it would need of the first steps is gone."""
@@ -251,20 +243,23 @@ class MistakeWatch:
     # --- what is found -----------------------------------------------------------------------
 
     def _ask(self, moment: str, *args: Any, **given: Any) -> None:
-        for mistake, look in self._of[moment]:  # a new list, where one is dropped
-            proof = look(*args, **given)
-            if proof is not None or mistake.is_over:
-                self._drop(mistake)
-            if proof is not None and self._tells:
-                self._tell(mistake.kind, proof)
+        asked = self._of[moment]
+        if not asked:
+            return
+        with self._part:
+            for mistake, look in asked:  # a new list is made where one is dropped
+                proof = look(*args, **given)
+                if proof is not None or mistake.is_over:
+                    self._drop(mistake)
+                if proof is not None and self._tells:
+                    self._tell(mistake.kind, proof)
 
     def _tell(self, kind: str, proof: Proof) -> None:
         step = max(self._step, self._seen.steps_done(), 0)
         is_question = proof.severity is Severity.LOW
-        at = f"{proof.where}: " if proof.where else ""
-        message = (
-            f"{at}{proof.fact}. Mend: {proof.mend}. On purpose: --set mistakes.on_purpose=[{kind}]"
-        )
+        where = str(proof.where or "")
+        fact = f"{where}: {proof.fact}" if where else proof.fact
+        message = f"{fact}. Mend: {proof.mend}. On purpose: --set mistakes.on_purpose=[{kind}]"
         alert = Alert(
             detector="mistakes",
             severity=proof.severity,
@@ -272,16 +267,16 @@ class MistakeWatch:
             kind=kind,
             cause=Cause.OTHER,
             message=message,
-            fact=f"{at}{proof.fact}",
+            fact=fact,
             step=step,
-            metadata={"where": proof.where, "names": list(proof.names), "mend": proof.mend},
+            metadata={"where": where, "names": list(proof.names), "mend": proof.mend},
         )
         self._alerts.tell(StepRecord(step=step), (alert,))
         if is_question:
             return
         self._warn(f"mistake: {message}", aloud=True)
         if self._settings.stop:
-            self._stop(f"mistakes.stop: {at}{proof.fact}")
+            self._stop(f"mistakes.stop: {fact}")
 
     def _sleep(self) -> None:
         self._end([mistake for mistake in self._kinds if mistake.lasts])

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import sys
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -84,6 +85,7 @@ class LateSteps:
 
     Attributes:
         is_on: there may be late steps, if the script trains on a device.
+        on_left_out: called where an update was left out, once that is known.
         flagged: optimizers of updates under way that have a flag of ours, and what they had before:
             `update_ended` is to be called.
     """
@@ -114,6 +116,7 @@ class LateSteps:
         self.flagged: list[tuple[Optimizer, Any]] = []
         self._left: list[tuple[torch.Tensor, weakref.ref[torch.Tensor], int]] = []
         self._is_pinned = True
+        self.on_left_out: Callable[[], None] = lambda: None
         self.is_on = self._is_wanted(context)
         step_judge.take_in = self.take_in
 
@@ -310,6 +313,7 @@ class LateSteps:
         try:
             self._judge(late, left_out=left_out)
             if left_out:
+                self.on_left_out()
                 self._was_left_out(late.main, has_begun=has_begun)
                 self._steps.mark_skipped(late.row)
                 self._updates.was_left_out(late.step)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -150,6 +151,20 @@ def test_the_first_steps_run_in_a_copy_and_writes_elsewhere_are_refused_and_name
     assert not elsewhere.exists()
     assert Path("large.bin").read_bytes() == b"a large file"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["large.bin", "train.py"]
+
+
+def test_first_steps_that_take_too_long_are_ended_and_it_is_said(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = (sys.executable, "-c", "import time; time.sleep(600)")
+    monkeypatch.setattr("supervisor.analysis.trial_run._COMMAND", waits)
+    monkeypatch.setattr("supervisor.analysis.doctor.first_steps.LIMIT_S", 0.0)
+    folder = tmp_path_factory.mktemp("runs")
+
+    (check,) = check_first_steps(TrialScript(words=("train.py",)), folder, lambda _: None)
+
+    assert check.ok
+    assert check.detail == "none in the first 0 s, too few for 128 steps"
 
 
 def test_a_script_that_does_not_train_is_said_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,22 +10,9 @@ from torch.autograd.function import BackwardCFunction
 
 MAX_NODES = 20_000
 """Walked in some 30 ms; a larger graph is left alone."""
-VIEWS = frozenset(
-    f"{name}Backward0"
-    for name in [
-        "View",
-        "UnsafeView",
-        "ReshapeAlias",
-        "Squeeze",
-        "Unsqueeze",
-        "Transpose",
-        "Permute",
-        "ToCopy",
-        "Alias",
-        "T",
-        "Clone",
-    ]
-) | {"SqueezeBackward1", "SqueezeBackward2"}
+_VIEWS = ("View", "UnsafeView", "ReshapeAlias", "Squeeze", "Unsqueeze", "Transpose", "Permute",
+          "ToCopy", "Alias", "T", "Clone")  # fmt: skip
+VIEWS = frozenset(f"{name}Backward{n}" for name in (*_VIEWS, "Squeeze") for n in (0, 1, 2))
 """Nodes that change no value."""
 
 
@@ -35,11 +22,13 @@ class LossGraph:
     Attributes:
         nodes: from the loss to the leaves, each before at least one of its inputs.
         leaves: id of a leaf → it and the nodes that take it in, straight or through views.
+        token_loss: see `next_token`; False until it was asked.
         runs_users_code: the script has a hook at a tensor, so that no gradient may be asked for.
     """
 
     def __init__(self, roots: Iterable[torch.Tensor], *, runs_users_code: bool = False) -> None:
         self.runs_users_code = runs_users_code
+        self.token_loss: Any = False
         self.nodes: list[Any] = []
         self._by_name: dict[str, list[Any]] = {}
         self.leaves: dict[int, tuple[torch.Tensor, list[Any]]] = {}
@@ -55,9 +44,7 @@ class LossGraph:
             self._by_name.setdefault(name, []).append(node)
             if len(self.nodes) > MAX_NODES:
                 raise TooLarge
-            for child, _ in node.next_functions:
-                if child is not None:
-                    waiting.append(child)
+            waiting += [child for child, _ in node.next_functions if child is not None]
         for name, nodes in self._by_name.items():
             if name in VIEWS:
                 continue
@@ -105,6 +92,22 @@ def saved(node: Any, name: str) -> torch.Tensor | None:
         return None
     found = getattr(node, f"_saved_{name}")
     return found if type(found) is torch.Tensor else None
+
+
+def ignored_by(node: Any) -> int:
+    """The target that an ``nll_loss`` does not count."""
+    return signed(node._saved_ignore_index)
+
+
+def signed(index: int) -> int:
+    """Torch hands out negative numbers of its graph as large ones."""
+    return index - (1 << 64) if index >= 1 << 63 else index
+
+
+def logits_of(node: Any) -> Any:
+    """The log_softmax below an ``nll_loss``: both are a ``cross_entropy``. None without one."""
+    below = behind_views(node.next_functions[0][0])
+    return below if below is not None and below.name().startswith("LogSoftmax") else None
 
 
 def _unpacks(node: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 from dataclasses import dataclass
 
 from torch import nn
@@ -54,12 +55,21 @@ def _note(
 def assigned_at(module: nn.Module, attribute: str) -> str:
     """Where the class of `module` first assigns an attribute; empty where that is not known."""
     within = class_of(module)
-    for part in ast.walk(within[1]) if within else ():
-        if isinstance(part, (ast.Assign, ast.AnnAssign)):
-            targets = part.targets if isinstance(part, ast.Assign) else [part.target]
-            if any(isinstance(each, ast.Attribute) and each.attr == attribute for each in targets):
-                return told(within[0] if within else "", part.lineno)
-    return ""
+    lines = [
+        part.lineno
+        for part in (ast.walk(within[1]) if within else ())
+        if isinstance(part, ast.Attribute)
+        and isinstance(part.ctx, ast.Store)
+        and part.attr == attribute
+    ]
+    return told(within[0], lines[0]) if within and lines else ""
+
+
+def is_compiled(module: nn.Module) -> bool:
+    return "torch._dynamo" in sys.modules and any(
+        part._compiled_call_impl is not None or type(part).__name__ == "OptimizedModule"
+        for part in nn.Module.modules(module)
+    )
 
 
 def some(names: list[str]) -> str:

@@ -8,20 +8,21 @@ import inspect
 import linecache
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from types import FrameType, ModuleType
 from typing import Any
 
 from torch import nn, optim
 
+from supervisor.training_state.registry import Registry
 from supervisor.training_state.user_code import is_library_file
 from supervisor.worker.script_state.user_frames import is_users
 
 
 @dataclass(frozen=True, slots=True)
 class ScriptLine:
-    """A line of the script; `around`: those of its callers, from the inside."""
+    """A line of the script; `around`: it and those of its callers, from the inside."""
 
     file: str
     line: int
@@ -64,11 +65,28 @@ def imported() -> list[ModuleType]:
     return list(sys.modules.values())
 
 
-def script_files(place: ScriptLine) -> set[str]:
-    """Files of the script: those on the stack at `place`, and the modules that it has imported."""
+def sources(place: ScriptLine) -> Iterator[ast.Module]:
+    """Files of the script: those on the stack at `place`, and the modules that it has imported. One
+    that cannot be read is given as `UNKNOWN`."""
     files = {getattr(module, "__file__", None) or "" for module in imported()}
     own = {file for file in files if file.endswith(".py") and is_users(file)}
-    return {file for file in own if not is_library_file(file)} | {file for file, _ in place.around}
+    for file in {file for file in own if not is_library_file(file)} | {f for f, _ in place.around}:
+        yield tree_of(file) or UNKNOWN
+
+
+UNKNOWN = ast.Module(body=[], type_ignores=[])
+
+
+def names_in(place: ScriptLine, *names: str) -> bool:
+    """Whether a file of the script has an attribute or a name of these anywhere; also where one
+    cannot be read."""
+    for tree in sources(place):
+        for node in ast.walk(tree):
+            if any(getattr(node, word, None) in names for word in ("attr", "id", "name")):
+                return True
+        if tree is UNKNOWN:
+            return True
+    return False
 
 
 @functools.lru_cache(maxsize=32)
@@ -95,98 +113,76 @@ def class_of(value: object) -> tuple[str, ast.ClassDef] | None:
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Module
 
 
-def function_at(file: str, line: int) -> Function | None:
+def function_at(file: str, line: int) -> Function:
     """The innermost function around a line, or the module."""
-    tree = tree_of(file)
-    if tree is None:
-        return None
-    found: Function = tree
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and (
-            node.lineno <= line <= (node.end_lineno or node.lineno)
-        ):
+    found: Function = tree_of(file) or UNKNOWN
+    for node in ast.walk(found):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and is_at(node, line):
             found = node  # walked from the outside to the inside
     return found
 
 
-def loss_line(place: ScriptLine | None, models: Iterable[object] = ()) -> str:
-    """Where the loss was computed on which ``loss.backward()`` is called at `place`: the call of
-    ``cross_entropy`` in the class of one of `models`, or the last assignment of that name before
-    it; `place` itself where the source does not tell."""
-    for model in models:
+def is_at(node: ast.AST, line: int) -> bool:
+    first, last = getattr(node, "lineno", line + 1), getattr(node, "end_lineno", 0)
+    return bool(first <= line <= (last or first))
+
+
+def calls(inside: ast.AST, method: str) -> Iterator[ast.Call]:
+    """Calls ``x.method(...)``."""
+    for node in ast.walk(inside):
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", None) == method:
+            yield node
+
+
+def loss_line(registry: Registry) -> str:
+    """Where the loss was computed on which the script calls ``loss.backward()`` now: the call of
+    ``cross_entropy`` in the class of one of the models, or the last assignment of that name before
+    it; its own line where the source does not tell."""
+    for model in registry.models.values():
         within = class_of(model)
-        lines = [call.lineno for call in calls(within[1], "cross_entropy")] if within else []
-        if within and lines:
-            return told(within[0], lines[0])
+        for call in calls(within[1], "cross_entropy") if within else ():
+            return told(within[0] if within else "", call.lineno)
+    place = script_place()
     if place is None:
         return ""
     function = function_at(place.file, place.line)
-    if function is None:
-        return str(place)
-    name = next(
-        (
-            call.func.value.id
-            for call in calls(function, "backward")
-            if call.lineno <= place.line <= (call.end_lineno or call.lineno)
-            and isinstance(call.func.value, ast.Name)
-        ),
-        None,
-    )
+    backwards = [call for call in calls(function, "backward") if is_at(call, place.line)]
+    names = {getattr(getattr(call.func, "value", None), "id", "") for call in backwards}
     lines = [
         node.lineno
         for node in ast.walk(function)
-        if isinstance(node, ast.Assign)
-        and node.lineno < place.line
-        and any(
-            isinstance(part, ast.Name) and part.id == name
-            for target in node.targets
-            for part in ast.walk(target)
-        )
+        if isinstance(node, ast.Assign) and node.lineno < place.line and names & bound(node.targets)
     ]
     return told(place.file, max(lines)) if lines else str(place)
 
 
-@dataclass(frozen=True, slots=True)
-class _Call:
-    func: ast.Attribute
-    lineno: int
-    end_lineno: int | None
-
-
-def calls(inside: ast.AST, method: str) -> Iterator[_Call]:
-    """Calls ``x.method(...)``."""
-    for node in ast.walk(inside):
-        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
-            continue
-        if node.func.attr == method:
-            yield _Call(node.func, node.lineno, node.end_lineno)
+def bound(targets: list[ast.expr]) -> set[str]:
+    """Names within what is assigned to."""
+    return {n.id for each in targets for n in ast.walk(each) if isinstance(n, ast.Name)}
 
 
 def call_around(place: ScriptLine, method: str) -> str:
     """The nearest ``x.method(...)`` in the functions on the stack, from the inside: the last one
     before the line, or the first after it; `place` itself where there is none."""
     for file, line in place.around:
-        function = function_at(file, line)
-        lines = [call.lineno for call in calls(function, method)] if function else []
+        lines = [call.lineno for call in calls(function_at(file, line), method)]
         if lines:
-            before = [each for each in lines if each <= line]
-            return told(file, max(before) if before else min(lines))
+            return told(file, max([n for n in lines if n <= line], default=min(lines)))
     return str(place)
 
 
-def block_around(file: str, line: int) -> tuple[list[ast.stmt], ast.AST | None]:
-    """The statements of the innermost block around a line, and the loop that this block is of."""
+def block_around(file: str, line: int) -> tuple[list[ast.stmt], set[str]]:
+    """The statements of the innermost block around a line; what its ``for`` loop gets, if that is
+    what it is of."""
     block: list[ast.stmt] = []
-    loop: ast.AST | None = None
-    function = function_at(file, line)
-    for node in ast.walk(function) if function else ():
+    names: set[str] = set()
+    for node in ast.walk(function_at(file, line)):
         for name in ("body", "orelse"):
             found = getattr(node, name, None)
-            if isinstance(found, list) and any(
-                each.lineno <= line <= (each.end_lineno or 0) for each in found
-            ):
-                block, loop = found, node if isinstance(node, (ast.For, ast.While)) else None
-    return block, loop
+            if isinstance(found, list) and any(is_at(each, line) for each in found):
+                block = found
+                names = bound([node.target]) if isinstance(node, ast.For) else set()
+    return block, names
 
 
 def resolve(node: ast.AST, frame: FrameType) -> Any:
@@ -197,24 +193,21 @@ def resolve(node: ast.AST, frame: FrameType) -> Any:
     if not isinstance(node, ast.Attribute):
         return None
     base = resolve(node.value, frame)
-    if isinstance(base, ModuleType):
-        return vars(base).get(node.attr)
     if isinstance(base, nn.Module) and node.attr in base._modules:
         return base._modules[node.attr]
     own = getattr(base, "__dict__", None)
     return own.get(node.attr) if type(own) is dict else None
 
 
-def line_with(place: ScriptLine, *words: str) -> str:
-    """The innermost line on the stack in whose ``with`` statement, or decorator, a word stands."""
-    for file, line in place.around:
-        function = function_at(file, line)
-        for node in ast.walk(function) if function else ():
-            if not isinstance(node, ast.With) or not node.lineno <= line <= (node.end_lineno or 0):
-                continue
-            if any(word in ast.dump(item) for item in node.items for word in words):
-                return told(file, node.lineno)
-    return str(place)
+def line_without_gradients(place: ScriptLine | None) -> str:
+    """The innermost ``with`` on the stack that switches gradients off; else `place`."""
+    for file, line in place.around if place else ():
+        for node in ast.walk(function_at(file, line)):
+            if isinstance(node, ast.With) and is_at(node, line):
+                words = "".join(map(ast.dump, node.items))
+                if any(word in words for word in ("no_grad", "inference_mode", "set_grad_enabled")):
+                    return told(file, node.lineno)
+    return str(place or "")
 
 
 OPTIMIZERS = frozenset(name for name, found in vars(optim).items() if isinstance(found, type)) - {
@@ -227,22 +220,16 @@ def makes_more_later(made: ScriptLine) -> bool:
     or by an optimizer that it makes below line `made` in every case, or within a loop. Those in
     another branch of an ``if``, or in another function, are alternatives."""
     tree = tree_of(made.file)
-    if tree is None:
-        return True
-    if any(calls(tree, "add_param_group")):
+    if tree is None or any(calls(tree, "add_param_group")):
         return True
     function = function_at(made.file, made.line)
-    within = [
-        (node.lineno, node.end_lineno or node.lineno, isinstance(node, (ast.For, ast.While)))
-        for node in ast.walk(function or tree)
-        if isinstance(node, (ast.If, ast.IfExp, ast.Match, ast.Try, ast.For, ast.While, ast.Dict))
-    ]
-    for node in ast.walk(function or tree):
-        if not isinstance(node, ast.Call) or node.lineno <= made.line:
-            continue
-        if isinstance(node.func, (ast.Attribute, ast.Name)):
-            name = node.func.attr if isinstance(node.func, ast.Attribute) else node.func.id
-            around = [loop for first, last, loop in within if first <= node.lineno <= last]
-            if name in OPTIMIZERS and (not around or any(around)):
+    kinds = (ast.If, ast.IfExp, ast.Match, ast.Try, ast.For, ast.While, ast.Dict)
+    within = [node for node in ast.walk(function) if isinstance(node, kinds)]
+    for node in ast.walk(function):
+        if isinstance(node, ast.Call) and node.lineno > made.line:
+            name = getattr(node.func, "attr", None) or getattr(node.func, "id", None)
+            around = [each for each in within if is_at(each, node.lineno)]
+            is_looped = any(isinstance(each, (ast.For, ast.While)) for each in around)
+            if name in OPTIMIZERS and (is_looped or not around):
                 return True
     return False

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import ast
-
 import torch
 from torch.nn import Module
 from torch.optim import Optimizer
 
 from supervisor.worker.mistakes.evidence.loss_graph import LossGraph
+from supervisor.worker.mistakes.evidence.mistake import Mistake, Proof, SeenSoFar
 from supervisor.worker.mistakes.evidence.places import (
     ScriptLine,
     call_around,
-    script_files,
+    names_in,
     script_place,
-    tree_of,
 )
-from supervisor.worker.mistakes.mistake import Mistake, Proof, SeenSoFar
-from supervisor.worker.mistakes.never_cleared import LARGE
+from supervisor.worker.mistakes.evidence.watched_weight import watched_weight
 
 UPDATES = 10
 
@@ -39,6 +36,7 @@ class ClearedEarly(Mistake):
     """
 
     kind = "gradients_cleared_early"
+    in_a_row = True
 
     def __init__(self) -> None:
         self._of: torch.Tensor | None = None
@@ -54,35 +52,33 @@ class ClearedEarly(Mistake):
             self.is_over = True
         else:
             self._lines.add(self._place.around)
-            if self._of is not None and self._backwards:
+            if self._backwards:
                 self._wiped += 1
                 self.is_over = not self._is_wiped()  # they add up: an accumulation
         return None
 
     def backward_ended(self, seen: SeenSoFar) -> None:
         if self._of is None:
-            self._of = _graded(seen)
-            self.is_over = self._of is None
-        if self._of is None:
-            return
-        grad = self._of.grad
-        if grad is None or not bool(grad.any()) or len(self._lines) > 1:
+            optimizers = list(seen.registry.optimizers.values())
+            is_torchs = [type(each).__module__.startswith("torch.optim") for each in optimizers]
+            self._of = watched_weight(optimizers[0]) if is_torchs == [True] else None
+        grad = None if self._of is None else self._of.grad
+        if self._of is None or grad is None or len(self._lines) > 1 or not bool(grad.any()):
             self.is_over = True
+            return
         self._backwards += 1
         self._weight = self._of.detach().clone()
 
     def before_update(self, seen: SeenSoFar, optimizer: Optimizer) -> None:
-        self._is_unused = self._of is not None and self._is_wiped()
-        if not self._backwards or not (self._is_unused or self._wiped):
-            self.is_over = True
-        if self._of is not None and not torch.equal(self._of, self._weight):
+        self._is_unused = self._is_wiped()
+        is_healthy = not self._backwards or not (self._is_unused or self._wiped)
+        if is_healthy or (self._of is not None and not torch.equal(self._of, self._weight)):
             self.is_over = True
 
     def updated(self, seen: SeenSoFar, optimizer: Optimizer, *, is_main: bool) -> Proof | None:
         lost, made = self._wiped + self._is_unused, self._backwards
         self._backwards = self._wiped = 0
         self._in_a_row += 1
-        self._lost += lost
         if self._in_a_row < UPDATES or self._place is None:
             return None
         self.is_over = True
@@ -90,55 +86,25 @@ class ClearedEarly(Mistake):
             return None
         what = "all" if lost == made else f"{lost} of {made}"
         return Proof(
-            fact=(
-                f"gradients are cleared before they are used: {what} backwards of each update have "
-                "left nothing when the optimizer steps"
-            ),
+            fact=f"gradients are cleared before they are used: {what} backwards of each update "
+            "have left nothing when the optimizer steps",
             where=call_around(self._place, "zero_grad"),
             mend="optimizer.step(), then optimizer.zero_grad(), once for each update",
         )
 
     def _is_wiped(self) -> bool:
-        grad = None if self._of is None else self._of.grad
-        is_still = self._of is not None and torch.equal(self._of, self._weight)
-        return is_still and (grad is None or not bool(grad.any()))
-
-    def interrupted(self) -> None:
-        self.is_over = True
-
-
-def _graded(seen: SeenSoFar) -> torch.Tensor | None:
-    """The largest weight that is small enough to be copied, and has a gradient."""
-    optimizers = list(seen.registry.optimizers.values())
-    if len(optimizers) != 1 or not type(optimizers[0]).__module__.startswith("torch.optim"):
-        return None
-    found = [
-        each
-        for group in optimizers[0].param_groups
-        for each in group["params"]
-        if each.numel() <= LARGE and type(each.grad) is torch.Tensor and bool(each.grad.any())
-    ]
-    return max(found, key=torch.Tensor.numel, default=None)
+        if self._of is None:
+            return False
+        grad = self._of.grad
+        return (grad is None or not bool(grad.any())) and torch.equal(self._of, self._weight)
 
 
 def _is_used_otherwise(seen: SeenSoFar, optimizer: Optimizer, place: ScriptLine) -> bool:
-    hooks = (
-        "_backward_hooks",
-        "_backward_pre_hooks",
-    )
     modules = [part for model in seen.registry.models.values() for part in Module.modules(model)]
-    if len(seen.registry.optimizers) != 1 or any(
-        getattr(part, name, None) for part in modules for name in hooks
-    ):
-        return True
     held = [each for group in optimizer.param_groups for each in group["params"]]
-    if any(each._backward_hooks or each._post_accumulate_grad_hooks for each in held):
-        return True
-    return any(_reads_gradients(file) for file in script_files(place))
-
-
-def _reads_gradients(file: str) -> bool:
-    tree = tree_of(file)
-    return tree is None or any(
-        isinstance(node, ast.Attribute) and node.attr == "grad" for node in ast.walk(tree)
+    return (
+        len(seen.registry.optimizers) != 1
+        or any(part._backward_hooks or part._backward_pre_hooks for part in modules)
+        or any(each._backward_hooks or each._post_accumulate_grad_hooks for each in held)
+        or names_in(place, "grad")
     )

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import linecache
-
 from torch import nn
 from torch.optim import Optimizer
 
-from supervisor.worker.mistakes.evidence.places import ScriptLine
-from supervisor.worker.mistakes.mistake import ForwardSeen, Mistake, Proof, SeenSoFar
+from supervisor.worker.mistakes.evidence.mistake import ForwardSeen, Mistake, Proof, SeenSoFar
+from supervisor.worker.mistakes.evidence.places import ScriptLine, names_in, script_place
 
 UPDATES = 5
-OWN_AVERAGING = (
-    "all_reduce",
-    "reduce_scatter",
-    "average_parameters",
-    "broadcast(",
-    "all_gather_into",
-)
+OWN_AVERAGING = ("all_reduce", "reduce_scatter", "reduce_scatter_tensor", "average_parameters",
+                 "broadcast", "all_gather_into_tensor", "all_reduce_coalesced")  # fmt: skip
 
 
 class BypassedWrapper(Mistake):
@@ -48,7 +41,7 @@ class BypassedWrapper(Mistake):
             self._wrapper_ran = True
         elif call.module.training:
             self._called[id(call.module)] = call.module
-            self._place = self._place or call.place()
+            self._place = self._place or script_place()
         return None
 
     def updated(self, seen: SeenSoFar, optimizer: Optimizer, *, is_main: bool) -> Proof | None:
@@ -59,19 +52,12 @@ class BypassedWrapper(Mistake):
             return None
         idle = {id(each.module) for each in seen.idle_wrappers()}
         wrapped = [each for key, each in self._called.items() if key in idle]
-        if not wrapped or any(_averages(file) for file, _ in self._place.around):
+        if not wrapped or names_in(self._place, *OWN_AVERAGING):
             return None
         return Proof(
-            fact=(
-                f"DistributedDataParallel is bypassed: {type(wrapped[0]).__name__} is called as "
-                ".module in training, so no rank ever gets the gradients of another and their "
-                "weights drift apart"
-            ),
-            where=str(self._place),
+            fact=f"DistributedDataParallel is bypassed: {type(wrapped[0]).__name__} is called as "
+            ".module in training, so no rank ever gets the gradients of another and their weights "
+            "drift apart",
+            where=self._place,
             mend="call the wrapper: output = model(x), where model is the DistributedDataParallel",
         )
-
-
-def _averages(file: str) -> bool:
-    source = "".join(linecache.getlines(file))
-    return any(word in source for word in OWN_AVERAGING)

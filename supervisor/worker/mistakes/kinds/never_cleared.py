@@ -6,12 +6,11 @@ import torch
 from torch.optim import Optimizer
 
 from supervisor.worker.mistakes.evidence.loss_graph import LossGraph
-from supervisor.worker.mistakes.evidence.places import ScriptLine, script_place
-from supervisor.worker.mistakes.mistake import Mistake, Proof, SeenSoFar
+from supervisor.worker.mistakes.evidence.mistake import Mistake, Proof, SeenSoFar
+from supervisor.worker.mistakes.evidence.places import script_place
+from supervisor.worker.mistakes.evidence.watched_weight import watched_weight
 
 UPDATES = 20
-LARGE = 8_192
-"""Elements of a gradient that is too large to be copied at each of these updates."""
 
 
 class NeverCleared(Mistake):
@@ -30,22 +29,27 @@ class NeverCleared(Mistake):
     """
 
     kind = "gradients_never_cleared"
+    in_a_row = True
 
     def __init__(self) -> None:
         self._of: torch.Tensor | None = None
         self._bits: torch.Tensor | None = None
         self._backwards = self._in_a_row = 0
-        self._place: ScriptLine | None = None
 
     def backward(self, seen: SeenSoFar, graph: LossGraph | None) -> Proof | None:
         if self._of is None:
             return None
-        grad = self._of.grad
-        if grad is None or self._bits is None or not _same(grad, self._bits):
-            self.is_over = True
+        grad, bits = self._of.grad, self._bits
         self._backwards += 1
-        if self._in_a_row >= UPDATES - 1:
-            self._place = script_place()
+        if grad is None or bits is None or not (torch.equal(grad, bits) and bool(grad.any())):
+            self.is_over = True
+        elif self._in_a_row == UPDATES - 1:
+            return Proof(
+                fact=f"gradients of earlier steps are never cleared: in {UPDATES} updates each "
+                "backward added to what all those before it had left",
+                where=script_place(),
+                mend="optimizer.zero_grad() before loss.backward()",
+            )
         return None
 
     def backward_ended(self, seen: SeenSoFar) -> None:
@@ -59,7 +63,7 @@ class NeverCleared(Mistake):
         if not is_main:
             return None
         if self._of is None:
-            self._of = _small_one(optimizer)
+            self._of = watched_weight(optimizer)
             self.is_over = self._of is None
         elif not self._backwards:
             self.is_over = True  # a closure's, or gradients that the script wrote itself
@@ -67,36 +71,8 @@ class NeverCleared(Mistake):
             self._in_a_row += 1
         self._backwards = 0
         self._note()
-        if self.is_over or self._in_a_row < UPDATES:
-            return None
-        return Proof(
-            fact=(
-                f"gradients of earlier steps are never cleared: in {UPDATES} updates each backward "
-                "added to what all those before it had left"
-            ),
-            where=str(self._place) if self._place else "",
-            mend="optimizer.zero_grad() before loss.backward()",
-        )
+        return None
 
     def _note(self) -> None:
         grad = None if self._of is None else self._of.grad
         self._bits = None if grad is None or self.is_over else grad.detach().clone()
-
-    def interrupted(self) -> None:
-        self.is_over = True
-
-
-def _small_one(optimizer: Optimizer) -> torch.Tensor | None:
-    found = [
-        each
-        for group in optimizer.param_groups
-        for each in group["params"]
-        if each.numel() <= LARGE
-        and type(each.grad) is torch.Tensor
-        and each.grad.layout is torch.strided
-    ]
-    return max(found, key=torch.Tensor.numel, default=None)
-
-
-def _same(grad: torch.Tensor, bits: torch.Tensor) -> bool:
-    return grad.shape == bits.shape and torch.equal(grad, bits) and bool(grad.any())

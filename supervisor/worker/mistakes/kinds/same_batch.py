@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
+from supervisor.worker.mistakes.evidence.mistake import ForwardSeen, Mistake, Proof, SeenSoFar
 from supervisor.worker.mistakes.evidence.places import ScriptLine, script_place
-from supervisor.worker.mistakes.evidence.tensors_within import LARGE, first_tensor, same
-from supervisor.worker.mistakes.mistake import ForwardSeen, Mistake, Proof, SeenSoFar
+from supervisor.worker.mistakes.evidence.tensors_within import LARGE, first_tensor, is_fed, same
 
 TIMES = 10
 
@@ -31,11 +31,12 @@ class SameBatch(Mistake):
     """
 
     kind = "always_the_same_batch"
+    in_a_row = True
 
     def __init__(self) -> None:
         self._iterator: Callable[[], Any] = lambda: None
         self._sampler: Callable[[], Any] = lambda: None
-        self._first: torch.Tensor | None = None
+        self._first = torch.zeros(0)
         self._place: ScriptLine | None = None
         self._rounds = 0
         self._is_fed = self._has_updated = False
@@ -43,8 +44,8 @@ class SameBatch(Mistake):
     def batch(self, seen: SeenSoFar, iterator: Any, batch: Any) -> Proof | None:
         sampler, values = iterator._index_sampler, first_tensor(batch)
         if not self._rounds:
-            if values is None or values.numel() > LARGE or not _has_more(sampler):
-                self.is_over = True
+            self.is_over = values is None or values.numel() > LARGE or not _has_more(sampler)
+            if values is None or self.is_over:
                 return None
             self._sampler, self._first = weakref.ref(sampler), values.detach().clone()
             self._place = script_place()
@@ -53,7 +54,6 @@ class SameBatch(Mistake):
             or iterator is self._iterator()
             or not self._has_updated
             or values is None
-            or self._first is None
             or not same(values, self._first)
         ):
             self.is_over = True
@@ -65,11 +65,7 @@ class SameBatch(Mistake):
 
     def forward(self, seen: SeenSoFar, call: ForwardSeen) -> Proof | None:
         if self._rounds >= TIMES and call.with_graph and not self._is_fed:
-            given = first_tensor(call.args)
-            first = self._first
-            self._is_fed = (
-                given is not None and first is not None and same(given.detach().cpu(), first.cpu())
-            )
+            self._is_fed = is_fed(call.args, self._first)
         return None
 
     def updated(self, seen: SeenSoFar, optimizer: Optimizer, *, is_main: bool) -> Proof | None:
@@ -77,16 +73,11 @@ class SameBatch(Mistake):
         if self._rounds < TIMES or not self._is_fed:
             return None
         return Proof(
-            fact=(
-                f"{TIMES} updates have seen one and the same batch: each takes the first batch of "
-                "a new iterator, and the loader does not shuffle"
-            ),
-            where=str(self._place) if self._place else "",
+            fact=f"{TIMES} updates have seen one and the same batch: each takes the first batch of "
+            "a new iterator, and the loader does not shuffle",
+            where=self._place,
             mend="for batch in loader: ..., or iterator = iter(loader) once, before the loop",
         )
-
-    def interrupted(self) -> None:
-        self.is_over = True
 
 
 def _has_more(sampler: Any) -> bool:

@@ -10,9 +10,9 @@ import torch
 from torch.utils.data import BatchSampler, IterableDataset, RandomSampler, SequentialSampler
 from torch.utils.data.distributed import DistributedSampler
 
+from supervisor.worker.mistakes.evidence.mistake import Mistake, Proof, SeenSoFar
 from supervisor.worker.mistakes.evidence.places import ScriptLine, script_place
 from supervisor.worker.mistakes.evidence.tensors_within import LARGE, same, tensors
-from supervisor.worker.mistakes.mistake import Mistake, Proof, SeenSoFar
 
 ROUNDS = 5
 
@@ -60,18 +60,17 @@ class WorkersDrawSame(Mistake):
 
     def _proof(self, iterator: Any, workers: int) -> Proof:
         is_stream = isinstance(iterator._dataset, IterableDataset)
-        each = "reads the whole stream" if is_stream else "draws the same numbers"
-        return Proof(
-            fact=(
-                f"all {workers} workers of a loader give the same samples: each {each}, so every "
-                f"batch comes {workers} times"
-            ),
-            where=str(self._place) if self._place else "",
-            mend=(
+        each, mend = "draws the same numbers", "seed by the index, or in a worker_init_fn"
+        if is_stream:
+            each = "reads the whole stream"
+            mend = (
                 "itertools.islice(stream, info.id, None, info.num_workers), with get_worker_info()"
-                if is_stream
-                else "seed by the index, or in a worker_init_fn"
-            ),
+            )
+        return Proof(
+            fact=f"all {workers} workers of a loader give the same samples: each {each}, so every "
+            f"batch comes {workers} times",
+            where=self._place,
+            mend=mend,
         )
 
 

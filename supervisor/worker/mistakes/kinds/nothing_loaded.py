@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 from torch.nn import Module
 from torch.optim import Optimizer
 
+from supervisor.worker.mistakes.evidence.mistake import Mistake, Proof, SeenSoFar
 from supervisor.worker.mistakes.evidence.own_draw import is_drawn_at_random, is_own_draw
-from supervisor.worker.mistakes.evidence.places import ScriptLine
-from supervisor.worker.mistakes.mistake import Mistake, Proof, SeenSoFar, WeightsLoaded
+from supervisor.worker.mistakes.evidence.places import ScriptLine, script_place
 
 FEW = 2
 
@@ -30,36 +33,32 @@ class NothingLoaded(Mistake):
     kind = "nothing_loaded"
 
     def __init__(self) -> None:
-        self._open: list[tuple[Module, frozenset[str], ScriptLine | None]] = []
+        self._open: list[tuple[Module, set[str], ScriptLine | None]] = []
         self._matched: set[str] = set()
 
-    def loaded(self, seen: SeenSoFar, load: WeightsLoaded) -> Proof | None:
-        names = frozenset(
-            name for name, value in load.state.items() if isinstance(value, torch.Tensor)
-        )
-        own = {name for name, _ in _tensors(load.module)}
+    def loaded(
+        self, seen: SeenSoFar, module: Module, state: Mapping[str, Any], *, is_strict: bool
+    ) -> Proof | None:
+        names = {name for name, value in state.items() if isinstance(value, torch.Tensor)}
+        own = _names(module)
         if names & own or not own:
             self._matched |= names
-        elif not load.is_strict and len(names) >= FEW:
-            self._open.append((load.module, names, load.place()))
+        elif not is_strict and len(names) >= FEW:
+            self._open.append((module, names, script_place()))
         return None
 
     def updated(self, seen: SeenSoFar, optimizer: Optimizer, *, is_main: bool) -> Proof | None:
         self.is_over = True
         trained = {id(each) for group in optimizer.param_groups for each in group["params"]}
         for module, names, place in self._open:
-            own = dict(_tensors(module))
-            if names & self._matched or not any(
-                id(each) in trained for each in Module.parameters(module)
-            ):
+            is_trained = any(id(each) in trained for each in Module.parameters(module))
+            if names & self._matched or not is_trained:
                 continue
-            given, wanted = min(names), min(own)
+            given, wanted = min(names), min(_names(module))
             return Proof(
-                fact=(
-                    f"nothing was loaded: with strict=False none of {len(names)} tensors has a "
-                    f"name of the model ({given} is given, {wanted} wanted); it trains from scratch"
-                ),
-                where=str(place) if place else "",
+                fact=f"nothing was loaded: with strict=False none of {len(names)} tensors has a "
+                f"name of the model ({given} is given, {wanted} wanted); it trains from scratch",
+                where=place,
                 names=(given, wanted),
                 mend="mend the names, and load with strict=True, or check what it returns",
             )
@@ -74,5 +73,5 @@ def _is_drawn(module: Module) -> bool:
     return bool(layers) and all(map(is_own_draw, layers))
 
 
-def _tensors(module: Module) -> list[tuple[str, torch.Tensor]]:
-    return [*Module.named_parameters(module), *Module.named_buffers(module)]
+def _names(module: Module) -> set[str]:
+    return {name for name, _ in (*Module.named_parameters(module), *Module.named_buffers(module))}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,15 +26,15 @@ class Proof:
 
     Attributes:
         fact: what happened in this run, one sentence with its figures.
-        where: ``file:line`` of the script; empty where no line of it is known.
+        where: the script's line, or ``file:line``; None or empty where no line of it is known.
         names: modules or parameters that it is about.
         mend: how it is mended, one or two lines.
         severity: low is a question, which stands in the report alone: the script may mean it.
     """
 
     fact: str
-    where: str
-    names: tuple[str, ...] = ()
+    where: ScriptLine | str | None
+    names: Sequence[str] = ()
     mend: str
     severity: Severity = Severity.HIGH
 
@@ -45,22 +46,7 @@ class ForwardSeen:
     module: Module
     with_graph: bool
     args: tuple[Any, ...] = ()
-    place: Callable[[], ScriptLine | None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WeightsLoaded:
-    """The script loads weights.
-
-    Attributes:
-        state: what it gives to ``load_state_dict``.
-        is_strict: a name that does not match raises.
-    """
-
-    module: Module
-    state: Mapping[str, Any]
-    is_strict: bool
-    place: Callable[[], ScriptLine | None]
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -68,6 +54,8 @@ class SeenSoFar:
     """What all mistakes may look at.
 
     Attributes:
+        rank, world_size: of this process, among those that were started together.
+        folder: of the run, which all ranks of a node share.
         updates: of the main optimizer, made so far.
         loss: on which a backward is about to be called, where it is one tensor.
         has_tensor_hooks: the script has hung something on a tensor, to be called in a backward.
@@ -77,7 +65,9 @@ class SeenSoFar:
     """
 
     registry: Registry
+    rank: int = 0
     world_size: int = 1
+    folder: Path | None = None
     updates: int = 0
     loss: torch.Tensor | None = None
     has_tensor_hooks: Callable[[], bool] = bool
@@ -101,12 +91,14 @@ class Mistake(ABC):
         kind: in snake case; the name under which ``mistakes.on_purpose`` leaves it out.
         lasts: it is asked after the first updates, too: around evaluations, and of weights.
         follows_loaders: it is asked of each batch then, too.
+        in_a_row: it needs updates in a row: one that was left out ends it.
         is_over: it can prove nothing more, and is asked no more.
     """
 
     kind: str
     lasts: bool = False
     follows_loaders: bool = False
+    in_a_row: bool = False
     is_over: bool = False
 
     def batch(self, seen: SeenSoFar, iterator: Any, batch: Any) -> Proof | None:  # noqa: B027
@@ -137,21 +129,42 @@ class Mistake(ABC):
     ) -> None:
         """The script has asked for a module's ``state_dict``."""
 
-    def loaded(self, seen: SeenSoFar, load: WeightsLoaded) -> Proof | None:  # noqa: B027
+    def loaded(  # noqa: B027
+        self, seen: SeenSoFar, module: Module, state: Mapping[str, Any], *, is_strict: bool
+    ) -> Proof | None:
         """It is about to load weights."""
 
     def interrupted(self) -> None:  # noqa: B027
         """An update was left out: what must follow in a row begins anew."""
 
 
-MOMENTS = (
-    "batch",
-    "forward",
-    "forward_ended",
-    "backward",
-    "backward_ended",
-    "before_update",
-    "updated",
-    "exported",
-    "loaded",
-)
+MOMENTS = ("batch", "forward", "forward_ended", "backward", "backward_ended", "before_update",
+           "updated", "exported", "loaded")  # fmt: skip
+
+
+class LossMistake(Mistake):
+    """One that the graph of the loss shows, in three steps and in each that is looked at."""
+
+    times = 3
+    _times = 0
+
+    def find(self, graph: LossGraph) -> Any:
+        """What proves it in this step; None where nothing does."""
+        raise NotImplementedError
+
+    def proof(self, seen: SeenSoFar, graph: LossGraph, found: Any) -> Proof | None:
+        raise NotImplementedError
+
+    def backward(self, seen: SeenSoFar, graph: LossGraph | None) -> Proof | None:
+        if graph is None:
+            return None
+        found = self.find(graph)
+        self._times += found is not None
+        self.is_over = (
+            self.is_over
+            or self._times >= self.times
+            or (seen.updates >= self.times and not self._times)
+        )
+        if found is None or self._times < self.times:
+            return None
+        return self.proof(seen, graph, found)

@@ -10,15 +10,15 @@ import torch
 from torch.optim import Optimizer
 from torch.utils.data.distributed import DistributedSampler
 
-from supervisor.worker.mistakes.evidence.places import (
-    ScriptLine,
-    calls,
-    script_files,
-    script_place,
-    tree_of,
+from supervisor.worker.mistakes.evidence.mistake import ForwardSeen, Mistake, Proof, SeenSoFar
+from supervisor.worker.mistakes.evidence.places import names_in, script_place
+from supervisor.worker.mistakes.evidence.tensors_within import (
+    LARGE,
+    first_tensor,
+    is_fed,
+    same,
+    tensors,
 )
-from supervisor.worker.mistakes.evidence.tensors_within import LARGE, same, tensors
-from supervisor.worker.mistakes.mistake import ForwardSeen, Mistake, Proof, SeenSoFar
 
 FEW = 4
 
@@ -47,42 +47,33 @@ class RepeatedEpoch(Mistake):
         self._first: list[torch.Tensor] = []
         self._latest: torch.Tensor | None = None
         self._left = self._fed = 0
-        self._place: ScriptLine | None = None
 
     def batch(self, seen: SeenSoFar, iterator: Any, batch: Any) -> Proof | None:
         if iterator is self._iterator():
             self._left -= 1
             if self._fed < FEW:
-                self._latest = next(tensors(batch), None)
+                self._latest = first_tensor(batch)
             return None
         batches = iterator._index_sampler
         sampler = getattr(batches, "sampler", None)
         if type(sampler) is not DistributedSampler or not sampler.shuffle:
             return None
-        if self._sampler is not None and sampler is not self._sampler and self._fed >= FEW:
+        is_fed_on = self._fed >= FEW
+        if self._sampler is not None and sampler is not self._sampler and is_fed_on:
             return None  # of another loader, beside the training's
-        is_again = sampler is self._sampler and self._fed >= FEW and self._left == 0
+        is_again = sampler is self._sampler and is_fed_on and self._left == 0
         key, first = (sampler.epoch, sampler.seed), [_kept(each) for each in tensors(batch)]
         if is_again and key == self._key and any(map(_is_same_order, first, self._first)):
             return self._judge()
-        self.is_over = is_again
-        self._iterator, self._sampler, self._key, self._first = (
-            weakref.ref(iterator),
-            sampler,
-            key,
-            first,
-        )
-        self.follows_loaders = True
-        self._left, self._fed, self._latest = len(batches) - 1, 0, next(tensors(batch), None)
-        self._place = script_place()
+        self.is_over, self.follows_loaders = is_again, True
+        self._iterator, self._sampler = weakref.ref(iterator), sampler
+        self._key, self._first = key, first
+        self._left, self._fed, self._latest = len(batches) - 1, 0, first_tensor(batch)
         return None
 
     def forward(self, seen: SeenSoFar, call: ForwardSeen) -> Proof | None:
-        given, latest = next(tensors(call.args), None), self._latest
-        if call.with_graph and given is not None and latest is not None:
-            self._fed += given is latest or (
-                given.numel() <= LARGE and same(given.detach().cpu(), latest.cpu())
-            )
+        if call.with_graph and self._latest is not None:
+            self._fed += is_fed(call.args, self._latest)
             self._latest = None
         return None
 
@@ -91,23 +82,15 @@ class RepeatedEpoch(Mistake):
         return None
 
     def _judge(self) -> Proof | None:
-        place = self._place
-        if place is None or any(map(_sets_epoch, script_files(place))):
-            self.is_over = True
+        self.is_over, place = True, script_place()
+        if place is None or names_in(place, "set_epoch"):
             return None
         return Proof(
-            fact=(
-                "each epoch has the same order: the distributed sampler shuffles by its epoch, "
-                f"which is still {self._key[0]} in the second pass"
-            ),
-            where=str(place),
+            fact="each epoch has the same order: the distributed sampler shuffles by its epoch, "
+            f"which is still {self._key[0]} in the second pass",
+            where=place,
             mend="sampler.set_epoch(epoch) at the start of each epoch",
         )
-
-
-def _sets_epoch(file: str) -> bool:
-    tree = tree_of(file)
-    return tree is None or any(calls(tree, "set_epoch"))
 
 
 def _kept(each: torch.Tensor) -> torch.Tensor:

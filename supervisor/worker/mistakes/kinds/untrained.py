@@ -8,14 +8,14 @@ from torch.optim import Optimizer
 
 from supervisor.codes import Severity
 from supervisor.worker.mistakes.evidence.loss_graph import LossGraph
+from supervisor.worker.mistakes.evidence.mistake import Mistake, Proof, SeenSoFar
 from supervisor.worker.mistakes.evidence.names import Owner, assigned_at, owners, some
 from supervisor.worker.mistakes.evidence.own_draw import (
     is_drawn_at_random,
     is_own_draw,
     own_parameters,
 )
-from supervisor.worker.mistakes.evidence.places import makes_more_later
-from supervisor.worker.mistakes.mistake import Mistake, Proof, SeenSoFar
+from supervisor.worker.mistakes.evidence.places import ScriptLine, makes_more_later
 
 UPDATES = 20
 """Long enough for an optimizer that is made late, early enough to save the run."""
@@ -47,7 +47,7 @@ class Untrained(Mistake):
         self._suspects: dict[int, tuple[torch.Tensor, torch.Tensor]] | None = None
         self._through: set[int] = set()
         self._between: set[int] = set()
-        self._reached = self._trained = 0
+        self._reached = 0
 
     def backward(self, seen: SeenSoFar, graph: LossGraph | None) -> Proof | None:
         if graph is None:
@@ -101,30 +101,24 @@ class Untrained(Mistake):
             and bool(leaf.grad.any())
             and torch.equal(_some_of(leaf), before)
         }
-        through = [key for key in proved if key in self._through]
-        if not through:
+        through, place = proved.keys() & self._through, seen.place_of(optimizer)
+        if not through or (place is not None and makes_more_later(place)):
             return None
         names = [owner.name for owner in proved.values()]
-        place = seen.place_of(optimizer)
-        if place is not None and makes_more_later(place):
-            return None
         hidden = next((owner.hidden_in for owner in proved.values() if owner.hidden_in), None)
-        where = str(place) if place else ""
-        mend = "make the optimizer after all layers, with model.parameters()"
+        where: ScriptLine | str | None = place
+        told, mend = "", "make the optimizer after all layers, with model.parameters()"
         if hidden is not None:
-            where = assigned_at(*hidden) or where
+            where, told = assigned_at(*hidden) or place, ", in a plain container, so not registered"
             mend = f"self.{hidden[1]} = nn.ModuleList(...), before the optimizer is made"
-        told = ", in a plain container, so not registered" if hidden is not None else ""
         held = [each for group in optimizer.param_groups for each in group["params"]]
         is_replaced = any(each.grad is None and id(each) not in known for each in held)
-        is_certain = hidden or is_replaced or not self._between.issuperset(through)
+        is_certain = hidden or is_replaced or not through <= self._between
         return Proof(
-            fact=(
-                f"{len(names)} of {self._reached} tensors that the loss reaches are in no "
-                f"optimizer{told}, and have not changed in {seen.updates} updates: {some(names)}"
-            ),
+            fact=f"{len(names)} of {self._reached} tensors that the loss reaches are in no "
+            f"optimizer{told}, and have not changed in {seen.updates} updates: {some(names)}",
             where=where,
-            names=tuple(names),
+            names=names,
             mend=mend,
             severity=Severity.HIGH if is_certain else Severity.LOW,
         )

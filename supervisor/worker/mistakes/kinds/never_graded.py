@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import functools
-import sys
 from typing import Any
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from supervisor.worker.mistakes.evidence.names import owners, some
+from supervisor.worker.mistakes.evidence.mistake import ForwardSeen, Mistake, Proof, SeenSoFar
+from supervisor.worker.mistakes.evidence.names import is_compiled, owners, some
 from supervisor.worker.mistakes.evidence.own_draw import is_own_draw, own_parameters
-from supervisor.worker.mistakes.evidence.places import ScriptLine, line_with, script_place
-from supervisor.worker.mistakes.mistake import ForwardSeen, Mistake, Proof, SeenSoFar
+from supervisor.worker.mistakes.evidence.places import (
+    ScriptLine,
+    line_without_gradients,
+    script_place,
+)
 
-FIRST, LAST = 3, 20
+FIRST, LAST, LOOKS = 3, 20, 3
 
 
 class NeverGraded(Mistake):
@@ -42,20 +44,16 @@ class NeverGraded(Mistake):
         self._looks = 0
 
     def forward(self, seen: SeenSoFar, call: ForwardSeen) -> Proof | None:
-        if (
-            not self._suspects
-            or not call.with_graph
-            or self._looks >= 3
-            or not call.module.training
-        ):
+        is_training = call.with_graph and call.module.training
+        if not self._suspects or not is_training or self._looks >= LOOKS:
             return None
-        if "torch._dynamo" in sys.modules and _is_compiled(call.module):
+        if is_compiled(call.module):
             self.is_over = True
             return None
         self._looks += 1
         for module in self._suspects:
             key = -1 - len(self._hooked)  # torch's own are from 0
-            module._forward_pre_hooks[key] = functools.partial(self._runs)
+            module._forward_pre_hooks[key] = self._runs
             self._hooked.append((module, key))
         return None
 
@@ -72,12 +70,13 @@ class NeverGraded(Mistake):
 
     def before_update(self, seen: SeenSoFar, optimizer: Optimizer) -> None:
         if self._suspects is None and seen.updates == FIRST:
-            mine = {id(each) for group in optimizer.param_groups for each in group["params"]}
-            modules = {id(owner.module): owner.module for owner in owners(seen.registry).values()}
+            held = [each for group in optimizer.param_groups for each in group["params"]]
+            mine = {id(each) for each in held if each.requires_grad and each.grad is None}
+            modules = [each.module for each in owners(seen.registry).values()] if mine else []
             self._suspects = [
                 module
-                for module in modules.values()
-                if _is_without_gradient(module, mine) and is_own_draw(module)
+                for module in {id(each): each for each in modules}.values()
+                if {id(each) for each in own_parameters(module)} <= mine and is_own_draw(module)
             ]
             self.is_over = not self._suspects
 
@@ -85,39 +84,20 @@ class NeverGraded(Mistake):
         if not self._suspects or seen.updates < LAST:
             return None
         self.is_over = True
-        proved = [
-            module
+        proved = {
+            id(module)
             for module in self._suspects
             if self._ran.get(id(module))
             and is_own_draw(module)
             and all(each.grad is None for each in own_parameters(module))
-        ]
-        if not proved or self._looks < 3:
+        }
+        if not proved or self._looks < LOOKS:
             return None
-        ids = {id(module) for module in proved}
-        names = [o.name for o in owners(seen.registry).values() if id(o.module) in ids]
+        names = [o.name for o in owners(seen.registry).values() if id(o.module) in proved]
         return Proof(
-            fact=(
-                f"{len(names)} tensors that the optimizer holds never got a gradient in "
-                f"{seen.updates} updates, because their modules run under no_grad: {some(names)}"
-            ),
-            where=line_with(self._place, "no_grad", "inference_mode", "set_grad_enabled")
-            if self._place
-            else "",
-            names=tuple(names),
+            fact=f"{len(names)} tensors that the optimizer holds never got a gradient in "
+            f"{seen.updates} updates, because their modules run under no_grad: {some(names)}",
+            where=line_without_gradients(self._place),
+            names=names,
             mend="run them with gradients, or freeze them: module.requires_grad_(False)",
         )
-
-
-def _is_without_gradient(module: nn.Module, mine: set[int]) -> bool:
-    own = own_parameters(module)
-    return bool(own) and all(
-        each.requires_grad and each.grad is None and id(each) in mine for each in own
-    )
-
-
-def _is_compiled(module: nn.Module) -> bool:
-    return any(
-        part._compiled_call_impl is not None or type(part).__name__ == "OptimizedModule"
-        for part in nn.Module.modules(module)
-    )

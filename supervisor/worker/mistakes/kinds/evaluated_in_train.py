@@ -12,19 +12,22 @@ from torch.nn import functional
 from torch.nn.modules.loss import _Loss
 from torch.optim import Optimizer
 
-from supervisor.by_identity import ByIdentity
+from supervisor.by_identity import IdentitySet
+from supervisor.worker.mistakes.evidence.mistake import ForwardSeen, Mistake, Proof, SeenSoFar
 from supervisor.worker.mistakes.evidence.places import (
     block_around,
+    bound,
     calls,
-    line_with,
+    is_at,
+    line_without_gradients,
+    names_in,
     resolve,
-    script_files,
     script_frame,
-    tree_of,
+    script_place,
+    sources,
 )
 from supervisor.worker.mistakes.evidence.tensors_within import beginning, same
-from supervisor.worker.mistakes.mistake import ForwardSeen, Mistake, Proof, SeenSoFar
-from supervisor.worker.mistakes.stays_in_eval import matters
+from supervisor.worker.mistakes.kinds.stays_in_eval import matters
 
 LOSSES = frozenset(
     name for name in vars(functional) if name.endswith("_loss") or name.startswith("binary_cross")
@@ -51,7 +54,7 @@ class EvaluatedInTrain(Mistake):
     lasts = True
 
     def __init__(self) -> None:
-        self._trained: ByIdentity[nn.Module, bool] = ByIdentity()
+        self._trained: IdentitySet[nn.Module] = IdentitySet()
         self._trained_on: set[int] = set()
         self._data: int | None = None
         self._line: tuple[nn.Module, str, int] | None = None
@@ -64,37 +67,32 @@ class EvaluatedInTrain(Mistake):
     def forward(self, seen: SeenSoFar, call: ForwardSeen) -> Proof | None:
         module, data = call.module, self._data
         if call.with_graph:
-            self._trained[module] = True
+            self._trained.add(module)
             if data is not None:
                 self._trained_on.add(data)
             return None
         if module not in self._trained or data is None or data in self._trained_on:
             return None
-        frame = script_frame()
-        if not module.training or frame is None or len(seen.registry.optimizers) != 1:
-            self.is_over = True
-            return None
-        earlier, self._given = self._given, beginning(call.args)
-        if same(self._given, earlier):
-            self.is_over = True  # several draws of one batch
+        frame, earlier, self._given = script_frame(), self._given, beginning(call.args)
+        is_special = not module.training or len(seen.registry.optimizers) != 1
+        if is_special or frame is None or same(self._given, earlier):
+            self.is_over = True  # the same: several draws of one batch
             return None
         line, self._line = self._line, (module, frame.f_code.co_filename, frame.f_lineno)
         if line != self._line:
             return None
         self.is_over = True
-        place, layers = call.place(), [name for name, part in named(module) if matters(part)]
-        on = [name for name, part in named(module) if matters(part) and part.training]
+        layers = [each for each in nn.Module.named_modules(module) if matters(each[1])]
+        on, place = [name for name, part in layers if part.training], script_place()
         if place is None or not on or len(on) != len(layers) or not _is_scored(frame):
             return None
-        if any(_may_evaluate(file) for file in script_files(place)):
+        if names_in(place, "eval") or any(map(_sets_mode, sources(place))):
             return None
         return Proof(
-            fact=(
-                f"evaluation runs in train() mode: {len(on)} layers of dropout or batch norm are "
-                f"on, such as {on[0] or type(module).__name__}, and are in its figures"
-            ),
-            where=line_with(place, "no_grad", "inference_mode", "set_grad_enabled"),
-            names=tuple(on),
+            fact=f"evaluation runs in train() mode: {len(on)} layers of dropout or batch norm are "
+            f"on, such as {on[0] or type(module).__name__}, and are in its figures",
+            where=line_without_gradients(place),
+            names=on,
             mend="model.eval() before the evaluation, model.train() after it",
         )
 
@@ -102,61 +100,42 @@ class EvaluatedInTrain(Mistake):
         self._line = None
 
     def updated(self, seen: SeenSoFar, optimizer: Optimizer, *, is_main: bool) -> Proof | None:
-        self._line, self._given = None, torch.zeros(0)
+        if self._line is not None:
+            self._line, self._given = None, torch.zeros(0)
         return None
 
 
-named = nn.Module.named_modules
-
-
-def _may_evaluate(file: str) -> bool:
-    tree = tree_of(file)
-    if tree is None or any(calls(tree, "eval")):
-        return True
-    return any(
-        isinstance(node, ast.Call)
-        and (node.args or node.keywords)
-        and getattr(node.func, "attr", "") == "train"
-        for node in ast.walk(tree)
-    )
+def _sets_mode(tree: ast.Module) -> bool:
+    """Whether it calls ``train(mode)``, which may be False."""
+    return any(call.args or call.keywords for call in calls(tree, "train"))
 
 
 def _is_scored(frame: FrameType) -> bool:
     """Whether the block around the forward takes a loss of its output, in any case, or compares it
     with what the loop gets."""
-    block, loop = block_around(frame.f_code.co_filename, frame.f_lineno)
-    targets = (
-        {each.id for each in ast.walk(loop.target) if isinstance(each, ast.Name)}
-        if (isinstance(loop, ast.For))
-        else set()
-    )
+    block, targets = block_around(frame.f_code.co_filename, frame.f_lineno)
     outputs: set[str] = set()
-    for statement in block:
-        if isinstance(statement, (ast.If, ast.For, ast.While, ast.Try, ast.With)):
+    for line in block:
+        if isinstance(line, (ast.If, ast.For, ast.While, ast.Try, ast.With)):
             continue
-        has_forward = statement.lineno <= frame.f_lineno <= (statement.end_lineno or 0)
-        used = {each.id for each in ast.walk(statement) if isinstance(each, ast.Name)}
-        if not has_forward and not used & outputs:
+        if not is_at(line, frame.f_lineno) and not _names(line) & outputs:
             continue
-        if isinstance(statement, ast.Assign):
-            outputs |= {
-                each.id
-                for target in statement.targets
-                for each in ast.walk(target)
-                if isinstance(each, ast.Name)
-            }
-        for node in ast.walk(statement):
+        if isinstance(line, ast.Assign):
+            outputs |= bound(line.targets)
+        for node in ast.walk(line):
             if isinstance(node, ast.Call) and _is_loss(resolve(node.func, frame)):
                 return True
-            if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Eq):
-                names = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
-                if names & targets:
-                    return True
+            is_equality = isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Eq)
+            if is_equality and _names(node) & targets:
+                return True
     return False
 
 
+def _names(inside: ast.AST) -> set[str]:
+    return {each.id for each in ast.walk(inside) if isinstance(each, ast.Name)}
+
+
 def _is_loss(found: object) -> bool:
-    if isinstance(found, _Loss):
-        return True
     name = getattr(found, "__name__", "")
-    return name in LOSSES and getattr(functional, name, None) is found
+    is_function = name in LOSSES and getattr(functional, name, None) is found
+    return is_function or isinstance(found, _Loss)

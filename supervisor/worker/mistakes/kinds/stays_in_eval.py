@@ -10,8 +10,15 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.optim import Optimizer
 
 from supervisor.by_identity import ByIdentity, IdentitySet
-from supervisor.worker.mistakes.evidence.places import ScriptLine, call_around, calls, tree_of
-from supervisor.worker.mistakes.mistake import ForwardSeen, Mistake, Proof, SeenSoFar
+from supervisor.worker.mistakes.evidence.mistake import ForwardSeen, Mistake, Proof, SeenSoFar
+from supervisor.worker.mistakes.evidence.places import (
+    UNKNOWN,
+    ScriptLine,
+    call_around,
+    calls,
+    script_place,
+    tree_of,
+)
 
 UPDATES = 5
 
@@ -44,7 +51,7 @@ class StaysInEval(Mistake):
         module = call.module
         if not call.with_graph:
             if not module.training and module in self._trained and module not in self._evaluated:
-                self._evaluated[module] = call.place()
+                self._evaluated[module] = script_place()
             return None
         if module.training:
             if seen.updates or module not in self._trained:
@@ -52,7 +59,7 @@ class StaysInEval(Mistake):
             self._in_a_row, self._now = 0, None
         elif module in self._evaluated:
             self._now = module
-            self._place = self._place or call.place()
+            self._place = self._place or script_place()
         return None
 
     def updated(self, seen: SeenSoFar, optimizer: Optimizer, *, is_main: bool) -> Proof | None:
@@ -72,12 +79,10 @@ class StaysInEval(Mistake):
         if any(_has_conditional_train(file) for file in files):
             return None
         return Proof(
-            fact=(
-                f"training goes on in eval() mode since the evaluation: {len(off)} layers of "
-                f"dropout or batch norm are off, such as {off[0] or type(module).__name__}"
-            ),
+            fact=f"training goes on in eval() mode since the evaluation: {len(off)} layers of "
+            f"dropout or batch norm are off, such as {off[0] or type(module).__name__}",
             where=call_around(evaluated, "eval"),
-            names=tuple(off),
+            names=off,
             mend="model.train() after each evaluation, before the next training forward",
         )
 
@@ -92,19 +97,13 @@ def matters(part: nn.Module) -> bool:
 
 
 def _has_conditional_train(file: str) -> bool:
-    tree = tree_of(file)
-    if tree is None:
-        return True
-    for node in ast.walk(tree):
-        is_branch = isinstance(node, (ast.If, ast.IfExp, ast.Try)) and not _is_main(node)
-        if is_branch and any(calls(node, "train")):
-            return True
-        is_call = isinstance(node, ast.Call) and (node.args or node.keywords)
-        if (
-            is_call and getattr(getattr(node, "func", None), "attr", "") == "train"
-        ):  # train(mode): either
-            return True
-    return False
+    tree = tree_of(file) or UNKNOWN
+    branches = [node for node in ast.walk(tree) if isinstance(node, (ast.If, ast.IfExp, ast.Try))]
+    return (
+        tree is UNKNOWN
+        or any(call.args or call.keywords for call in calls(tree, "train"))  # train(mode): either
+        or any(any(calls(node, "train")) for node in branches if not _is_main(node))
+    )
 
 
 def _is_main(node: ast.AST) -> bool:
