@@ -251,7 +251,10 @@ class Attempt:
         memory = agent.keep_collectives()
         if memory is not None:
             order = load_order(s.rundir, self._number)
-            self._healing = RankHealing(s.rundir, agent, memory, order, s.run_log.say)
+            stands_by = s.spec.settings.restart.standby
+            self._healing = RankHealing(
+                s.rundir, agent, memory, order, s.run_log.say, stands_by=stands_by
+            )
 
     def _heal(self, process: Processes, watchdog: Watchdog, now_s: float) -> None:
         healing = self._healing

@@ -32,6 +32,7 @@ class RankHealing:
         agent: that starts the ranks; its memory is theirs.
         order: of the attempt.
         say: tells the terminal a line.
+        stands_by: a process waits to become a rank that dies.
     """
 
     def __init__(
@@ -41,6 +42,8 @@ class RankHealing:
         memory: HealingMemory,
         order: WorkerOrder,
         say: Callable[[str], None],
+        *,
+        stands_by: bool = False,
     ) -> None:
         self._rundir = rundir
         self._agent = agent
@@ -52,6 +55,8 @@ class RankHealing:
         self._steps: dict[int, int | None] = {}
         self._is_over = False
         self._oom_kills = count_oom_kills()
+        self._lacks_standby = stands_by
+        self._stands_by = stands_by
 
     @property
     def is_waiting(self) -> bool:
@@ -80,6 +85,9 @@ class RankHealing:
                 self._decline(f"rank {rank} does not come back alone: {why}")
             else:
                 self._start(process, rank, last_steps[rank])
+        elif self._lacks_standby and None not in last_steps:  # their own start is over
+            self._lacks_standby = False
+            process.stand_by()
 
     def _start(self, process: RankProcesses, rank: int, last_step: int | None) -> None:
         step, _ = self._newest(rank)
@@ -95,7 +103,7 @@ class RankHealing:
     def _await(self, process: RankProcesses, rank: int, may_go_on: bool) -> None:
         mailbox, waited_s = self._memory.mailbox, time.monotonic() - self._began_s
         if mailbox.done == mailbox.generation and not mailbox.declined:
-            self._rank = None
+            self._rank, self._lacks_standby = None, self._stands_by
             answers = mailbox.answered(rank)
             self._say(
                 f"rank {rank} is back after {waited_s:.1f} s ({answers} answers of its log): no "
