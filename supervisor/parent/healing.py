@@ -32,6 +32,7 @@ class RankHealing:
         agent: that starts the ranks; its memory is theirs.
         order: of the attempt.
         say: tells the terminal a line.
+        warn: tells why all ranks start again.
         stands_by: a process waits to become a rank that dies.
     """
 
@@ -42,6 +43,7 @@ class RankHealing:
         memory: HealingMemory,
         order: WorkerOrder,
         say: Callable[[str], None],
+        warn: Callable[[str], None],
         *,
         stands_by: bool = False,
     ) -> None:
@@ -50,6 +52,7 @@ class RankHealing:
         self._memory = memory
         self._order = order
         self._say = say
+        self._warn = warn
         self._rank: int | None = None
         self._began_s = 0.0
         self._steps: dict[int, int | None] = {}
@@ -121,7 +124,7 @@ class RankHealing:
     def _decline(self, why: str) -> None:
         self._is_over, self._rank = True, None
         self._memory.mailbox.decline()
-        self._say(f"{why}: all ranks start again")
+        self._warn(f"{why}: all ranks start again")
 
     def _objection(self, process: RankProcesses, rank: int, last_step: int | None) -> str:
         """Why all ranks start again; empty if this one can come back alone."""

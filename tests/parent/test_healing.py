@@ -24,6 +24,10 @@ class FakeProcesses:
         self.codes: dict[int, int] = {}
         self.signals_sent: dict[int, list[int]] = {}
         self.started: list[tuple[int, Mapping[str, Any]]] = []
+        self.standbys = 0
+
+    def stand_by(self) -> None:
+        self.standbys += 1
 
     def start_alone(self, rank: int, told: Mapping[str, Any]) -> None:
         self.started.append((rank, told))
@@ -60,7 +64,15 @@ class Watched:
 
     def start(self) -> None:
         agent: Any = FakeAgent()
-        self.healing = RankHealing(self.rundir, agent, self.memory, self.order, self.said.append)
+        self.healing = RankHealing(
+            self.rundir,
+            agent,
+            self.memory,
+            self.order,
+            self.said.append,
+            self.said.append,
+            stands_by=True,
+        )
 
     def look(self, last_step: int = 20, *, may_go_on: bool = True) -> None:
         process: Any = self.process
@@ -86,6 +98,19 @@ def test_a_killed_rank_alone_is_started_and_awaited(watched: Watched) -> None:
     assert not watched.healing.is_waiting
     assert watched.memory.mailbox.generation == watched.memory.mailbox.done == 1
     assert "12 answers" in watched.said[-1]
+
+
+def test_a_process_waits_for_each_death(watched: Watched) -> None:
+    for _ in range(2):
+        watched.look()
+    before = watched.process.standbys
+    watched.process.codes[1] = KILLED
+    watched.look()
+    watched.memory.mailbox.caught_up(1, 12)
+    for _ in range(2):
+        watched.look()
+
+    assert (before, watched.process.standbys) == (1, 2)
 
 
 def test_nothing_is_said_while_ranks_end_by_themselves(watched: Watched) -> None:
