@@ -105,6 +105,7 @@ class RankHealing:
 
     def _await(self, process: RankProcesses, rank: int, may_go_on: bool) -> None:
         mailbox, waited_s = self._memory.mailbox, time.monotonic() - self._began_s
+        why = next(filter(None, map(mailbox.objection_of, process.ranks)), "")
         if mailbox.done == mailbox.generation and not mailbox.declined:
             self._rank, self._lacks_standby = None, self._stands_by
             answers = mailbox.answered(rank)
@@ -112,14 +113,18 @@ class RankHealing:
                 f"rank {rank} is back after {waited_s:.1f} s ({answers} answers of its log): no "
                 "other rank went back"
             )
-        elif mailbox.declined:
-            why = next(filter(None, map(mailbox.objection_of, process.ranks)), "it has ended")
-            self._decline(f"rank {rank} could not come back alone: {why}")
-        elif process.codes:
-            ended = ", ".join(map(str, sorted(process.codes)))
+        elif process.codes.get(rank) == 0:  # no collective was left that it had to make
+            self._rank = None
+            self._say(f"rank {rank} is back after {waited_s:.1f} s, and has come to its end")
+        elif mailbox.declined and (why or not process.codes):
+            self._decline(f"rank {rank} could not come back alone: {why or 'it has ended'}")
+        elif any(process.codes.values()):
+            ended = ", ".join(str(each) for each, code in sorted(process.codes.items()) if code)
             self._decline(f"rank {rank} does not come back alone: rank {ended} has ended meanwhile")
         elif waited_s > CATCHES_UP_WITHIN_S or not may_go_on:
             self._decline(f"rank {rank} is not back after {waited_s:.0f} s")
+        elif process.codes:  # the others need it no more, and make nothing with it any more
+            mailbox.decline()
 
     def _decline(self, why: str) -> None:
         self._is_over, self._rank = True, None

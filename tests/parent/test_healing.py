@@ -175,6 +175,30 @@ def test_a_second_death_ends_it(watched: Watched) -> None:
     assert not watched.healing.is_waiting
 
 
+def test_a_rank_that_the_others_need_no_more_comes_to_its_end(watched: Watched) -> None:
+    watched.process.codes[1] = KILLED
+    watched.look()
+    watched.process.codes[0] = 0
+    for _ in range(2):
+        watched.look()
+    was_waiting = watched.healing.is_waiting
+    watched.process.codes[1] = 0
+    watched.look()
+
+    assert was_waiting
+    assert watched.memory.mailbox.declined
+    assert "has come to its end" in watched.said[-1]
+
+
+def test_a_rank_that_needs_others_that_have_ended_has_all_start_again(watched: Watched) -> None:
+    watched.process.codes[1] = KILLED
+    watched.look()
+    watched.process.codes.update({0: 0, 1: 1})
+    watched.look()
+
+    assert "rank 1 has ended meanwhile" in watched.said[-1]
+
+
 def test_a_rank_that_dies_without_a_step_of_its_own_is_not_started_again(watched: Watched) -> None:
     for _ in range(2):
         watched.process.codes[1] = KILLED
