@@ -160,7 +160,10 @@ def main() -> int:
 
     def start(rank: int, generation: int) -> subprocess.Popen[str]:
         more = ["--rank", str(rank), "--generation", str(generation)]
-        return subprocess.Popen([*words, *more], stdout=subprocess.PIPE, text=True)
+        environment = {**os.environ, "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}  # no watchdog kills
+        return subprocess.Popen(
+            [*words, *more], env=environment, stdout=subprocess.PIPE, text=True
+        )
 
     first, second = start(0, 1), start(1, 1)
     second.communicate()
