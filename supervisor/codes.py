@@ -122,6 +122,8 @@ class Warned(str, enum.Enum):
     BEGAN_AGAIN = "began again"
     """The training began from nothing although there was a checkpoint."""
     NOT_SAVED = "checkpoint not saved"
+    NOT_HEALED = "rank not healed"
+    """A killed rank did not come back alone: all ranks were started again."""
     DIRECTORY_GONE = "run directory gone"
     PART_OFF = "part switched off"
     NOT_WRITTEN = "files not written"

@@ -14,7 +14,7 @@ from pathlib import Path
 from supervisor.codes import Exactness
 from supervisor.events.event import JournalEvent, of_kind
 from supervisor.events.run_events import AttemptStarted, GaveUp, RunFinished
-from supervisor.events.state_events import CheckpointStable, Resumed
+from supervisor.events.state_events import CheckpointStable, Healed, Resumed
 from supervisor.events.step_events import ActionEvent, RollbackEvent
 from supervisor.shortfalls import Shortfall
 from supervisor.storage.journal.events import NOT_DONE, PROTECTIVE, count_treatments
@@ -54,7 +54,7 @@ def first_lines(
         reason = _reason(events)
     return (
         _how_far(end, events, last_step, reason, shortfalls),
-        _resumed(events),
+        _resumed(events) + _came_back(events),
         _treated(events),
         f"next: {next_command(end, events, run_dir, shortfalls)}",
     )
@@ -124,6 +124,15 @@ def _resumed(events: Sequence[JournalEvent]) -> str:
     step = "" if told.from_step is None else f" from step {told.from_step}"
     why = f": {_short(told.reason)}" if told.reason else ""
     return f"resumed {times}{how}{step}{why}"
+
+
+def _came_back(events: Sequence[JournalEvent]) -> str:
+    healed = of_kind(events, Healed)
+    if not healed:
+        return ""
+    times = f"{len(healed)} times, last " if len(healed) > 1 else ""
+    last = healed[-1]
+    return f"; a killed rank came back alone: {times}rank {last.rank} after {last.waited_s:.1f} s"
 
 
 def _treated(events: Sequence[JournalEvent]) -> str:

@@ -24,6 +24,8 @@ KEPT = "SUPERVISOR_KEPT"
 """Set by the agent: local rank → memory of the parent's for the rank's newest states."""
 HEALING = "SUPERVISOR_HEALING"
 """Set by the agent: memory of the parent's by which a rank that dies comes back alone."""
+STANDBY = "SUPERVISOR_STANDBY"
+"""Set by the agent: this process waits until a rank dies, and becomes that rank."""
 KUBEFLOW_URL = "KUBEFLOW_TRAINER_SERVER_URL"
 """Set by Kubeflow Trainer's controller: where the progress of a TrainJob is told."""
 WRITES_BELOW = "SUPERVISOR_WRITES_BELOW"
@@ -104,7 +106,7 @@ class Given:
 def give_back(environment: MutableMapping[str, str]) -> Given:
     """Makes an environment the user's own again; called before the script can look."""
     given = Given(environment)
-    for name in (_GIVES_BACK, PARENT, IS_RANK, STREAMS, KEPT, HEALING):
+    for name in (_GIVES_BACK, PARENT, IS_RANK, STREAMS, KEPT, HEALING, STANDBY):
         environment.pop(name, None)
     for name, value in given.was.items():
         if value is None:

@@ -118,6 +118,8 @@ class RestartSettings:
     healing: str = "off"
     """Of several ranks on one node, one that is killed comes back alone: auto, on or off
     (docs/ranks.md)."""
+    standby: bool = False
+    """With `healing`: a process waits with torch imported (0.2 GiB) to become the killed rank."""
 
     @property
     def heals(self) -> bool:

@@ -51,6 +51,15 @@ def test_attempts_without_a_resume_began_again() -> None:
     )
 
 
+def test_a_rank_that_came_back_alone_is_told_of() -> None:
+    back = event("healed", rank=1, from_step=40, waited_s=3.44, answered=9)
+
+    assert lines(back)[1] == (
+        "not resumed, trained in one go; a killed rank came back alone: rank 1 after 3.4 s"
+    )
+    assert lines(back, back)[1].endswith("came back alone: 2 times, last rank 1 after 3.4 s")
+
+
 def test_what_was_treated_is_counted_once_with_its_cost() -> None:
     told = lines(
         event("action", step=40, name="rollback", cost_s=0.25, outcome="applied", applied=True),

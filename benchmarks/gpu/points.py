@@ -419,7 +419,26 @@ def _kept_out(place: Place, kind: str) -> Row:
 def ranks(place: Place) -> list[Row]:
     devices = torch.cuda.device_count() if place.device == "cuda" else 0
     said = f"not run: {devices} device" if devices < 2 else "not built yet"
-    return [Row(what="NCCL: agreement, hang, killed rank", found=said, good=None)]
+    ways = ["made anew"]
+    if hasattr(torch.distributed, "_reconfigure"):
+        ways.append("reconfigured")
+    return [
+        Row(what="NCCL: agreement, hang, killed rank", found=said, good=None),
+        *(_revoked(place, way, devices) for way in ways),
+    ]
+
+
+def _revoked(place: Place, way: str, devices: int) -> Row:
+    """A collective in which the other rank dies, once more: see `benchmarks.gpu.revoked`."""
+    what = f"a collective that was revoked, {way}"
+    if place.device == "cuda" and devices < 2:
+        return Row(what=what, found=f"not run: {devices} device", good=None)
+    line = [sys.executable, "-m", "benchmarks.gpu.revoked", "--device", place.device, "--way", way]
+    done = subprocess.run(line, capture_output=True, text=True)
+    last = (done.stdout.splitlines() or [""])[-1]
+    found: dict[str, Any] = json.loads(last) if last.startswith("{") else {"same": False}
+    told = ", ".join(f"{name} {value:.3g}" for name, value in found.items() if name != "same")
+    return Row(what=what, found=told or done.stderr[-200:], good=found["same"], figures=found)
 
 
 def hardware(place: Place) -> list[Row]:

@@ -35,6 +35,7 @@ from torch.distributed.elastic.rendezvous import (
     RendezvousStoreInfo,
 )
 
+from supervisor.agent.standby import Standby
 from supervisor.own_process import HEALING, KEPT, PARENT, STREAMS
 from supervisor.ranks import NodePlace
 
@@ -157,6 +158,7 @@ class RankAgent(LocalElasticAgent):
         )
         super().__init__(spec, DefaultLogsSpecs(log_dir=os.devnull), exit_barrier_timeout=5)
         self._channel = channel
+        self._standby: Standby | None = None
         if local_ranks > 1:
             os.environ.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does
 
@@ -193,6 +195,7 @@ class RankAgent(LocalElasticAgent):
         try:
             self._watch(processes)
         finally:
+            self._end_standby()
             self._shutdown(signal.SIGKILL, _STOP_S)
 
     def _watch(self, processes: dict[int, subprocess.Popen[bytes]]) -> None:
@@ -204,10 +207,13 @@ class RankAgent(LocalElasticAgent):
                 if code is not None:
                     del ranks[local_rank]
                     self._channel.report(ended=rank, code=code)
-            again = self._channel.next_order(POLL_S) if ranks else None
-            if again is not None and "again" in again:
-                local_rank = int(again["again"])
-                self._start_alone(processes, local_rank, again["healing"])
+            order = self._channel.next_order(POLL_S) if ranks else None
+            if order is not None and "standby" in order:
+                self._end_standby()
+                self._standby = Standby(processes[0].args, self._environment(0))
+            elif order is not None and "again" in order:
+                local_rank = int(order["again"])
+                self._start_alone(processes, local_rank, order["healing"])
                 ranks[local_rank] = self._rank_at(local_rank)
                 pid = processes[local_rank].pid
                 self._channel.report(again=ranks[local_rank], pid=pid)
@@ -229,13 +235,26 @@ class RankAgent(LocalElasticAgent):
             local_rank: of the dead one.
             told: what its new process is told beside what all are told.
         """
-        environment = {**os.environ, **self._pcontext.envs[local_rank]}  # type: ignore[union-attr]
+        environment = self._environment(local_rank)
         environment[HEALING] = json.dumps({**self._healing, **told})
-        new: subprocess.Popen[bytes] = subprocess.Popen(
-            processes[local_rank].args, env=environment, start_new_session=True
-        )
+        new = self._standby.become(environment) if self._standby is not None else None
+        if new is None:
+            new = subprocess.Popen(
+                processes[local_rank].args, env=environment, start_new_session=True
+            )
+        else:
+            self._standby = None
         processes[local_rank] = new
         self._pcontext.subprocess_handlers[local_rank].proc = new  # type: ignore[union-attr]
+
+    def _environment(self, local_rank: int) -> dict[str, str]:
+        """Returns what torch has started a rank with."""
+        return {**os.environ, **self._pcontext.envs[local_rank]}  # type: ignore[union-attr]
+
+    def _end_standby(self) -> None:
+        if self._standby is not None:
+            self._standby.end()
+            self._standby = None
 
     def _processes(self) -> dict[int, subprocess.Popen[bytes]]:
         handlers = getattr(self._pcontext, "subprocess_handlers", {})

@@ -33,6 +33,7 @@ class DrillFault:
         hangs: the step takes long, so the watchdog gets a short time limit.
         factor: duration of the fault, as a multiple of the watchdog's limit.
         settings: further config keys.
+        of_ranks: only of several ranks.
     """
 
     name: str
@@ -42,6 +43,7 @@ class DrillFault:
     hangs: bool = False
     factor: float | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
+    of_ranks: bool = False
 
     def settings_at(
         self, step: int, hang_timeout_s: float, rank: int = FIRST_RANK
@@ -61,6 +63,13 @@ MENU: Mapping[str, DrillFault] = {
     fault.name: fault
     for fault in (
         DrillFault("sigkill", "the process is killed"),
+        DrillFault(
+            "kill_rank",
+            "a rank is killed, and comes back alone",
+            kind="sigkill",
+            settings={"restart.healing": "on", "parting.every_steps": "2"},
+            of_ranks=True,
+        ),
         DrillFault(
             "sigterm",
             "the supervisor is asked to end; the run is resumed",
@@ -149,6 +158,8 @@ def drill(
         SupervisorError: the script does not train by itself.
     """
     chosen = choose(faults)
+    if all(fault.of_ranks for fault in chosen) and not any(map(_is_nproc, script.options)):
+        raise UsageError(f"drill: --faults {chosen[0].name}: only with --nproc-per-node")
     if steps < MIN_STEPS:
         raise UsageError(f"drill: --steps {steps}: at least {MIN_STEPS}")
     with trial_folder(keep) as folder:
@@ -165,12 +176,17 @@ def drill(
         say(_describe(reference))
         strike = int(_STRIKE_AT * made)
         rank = load_run_state(run.rundir).world_size - 1
+        chosen = [fault for fault in chosen if rank or not fault.of_ranks]
         outcomes = []
         for number, fault in enumerate(chosen, 1):
             say(f"{number} of {len(chosen)}: {fault.name}: {fault.about}")
             outcomes.append(_strike(script, fault, folder, reference, steps, strike, rank))
             say(_result(outcomes[-1]))
     return DrillResult(faults=tuple(outcomes), steps=made, strike_step=strike)
+
+
+def _is_nproc(option: str) -> bool:
+    return option.startswith("--nproc-per-node=")
 
 
 def _settings(steps: int) -> dict[str, str]:

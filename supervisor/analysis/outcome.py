@@ -11,7 +11,7 @@ from supervisor.analysis.trial_run import TrialRun
 from supervisor.codes import ActionOutcome, Warned
 from supervisor.errors import SupervisorError
 from supervisor.events.run_events import AttemptStarted
-from supervisor.events.state_events import CheckpointRejected, WarningEvent
+from supervisor.events.state_events import CheckpointRejected, Healed, WarningEvent
 from supervisor.events.step_events import ActionEvent, RollbackEvent, UpdateSkipped
 from supervisor.records import Plain
 from supervisor.storage.steps.flight_reader import read_steps
@@ -178,6 +178,9 @@ def _detail(run: TrialRun) -> str:
     restarts = len(run.events(AttemptStarted)) - 1
     if restarts > 0:
         counts["new process"] = restarts
+    healed = len(run.events(Healed))
+    if healed:
+        counts["rank back alone"] = healed
     rejected = len(run.events(CheckpointRejected))
     if rejected:
         counts["checkpoint rejected"] = rejected

@@ -1,7 +1,8 @@
 """Proves that a script resumes exactly, or names the first thing that differs.
 
 The script runs three times for a few steps: twice undisturbed, once with a checkpoint, a SIGKILL
-(of the last of several ranks) and a resume. Digests of every tensor, generator and schedule, and
+(of the last of several ranks) and a resume; with `restart.healing` once more, killed and healed.
+Digests of every tensor, generator and schedule, and
 the script state of what the script's Python holds, are compared at every boundary, those of the
 checkpoints among them.
 """
@@ -26,8 +27,10 @@ from supervisor.analysis.trail import (
     steps_of,
 )
 from supervisor.analysis.trial_run import TrialRun, TrialScript, trial_folder, try_script
+from supervisor.codes import Warned
+from supervisor.config import load_resolved_config
 from supervisor.errors import SupervisorError, UsageError
-from supervisor.events.state_events import Resumed
+from supervisor.events.state_events import Healed, Resumed, WarningEvent
 from supervisor.records import Plain
 from supervisor.storage.run.run_state import load_run_state
 from supervisor.table import table
@@ -54,6 +57,9 @@ class Verification(Plain):
         resumed_from: steps done at the checkpoint it resumed from; None if it did not resume.
         values: number of digests of an undisturbed run.
         proof: part → one digest over its digests at the last step.
+        healed: whether the killed rank came back alone, and all were as undisturbed; None where it
+            did not come back alone, or was not to.
+        not_healed: why it did not.
     """
 
     exact: bool
@@ -65,6 +71,8 @@ class Verification(Plain):
     resumed_from: int | None = None
     values: int = 0
     proof: dict[str, str] = field(default_factory=dict)
+    healed: bool | None = None
+    not_healed: str = ""
 
     def __str__(self) -> str:
         same = "the same to the last bit"
@@ -76,6 +84,9 @@ class Verification(Plain):
                 start = f"resumed from step {self.resumed_from}"
             outcome = same if self.exact else "NOT the same"
             lines.append(f"killed after step {self.break_at}, {start}: {outcome}")
+        if self.healed is not None or self.not_healed:
+            outcome = same if self.healed else self.not_healed or "NOT the same"
+            lines.append(f"killed after step {self.break_at}, one rank came back alone: {outcome}")
         if self.exact:
             lines.append(f"proof: {self.values} digests are equal; over each part, at the end:")
             lines.append(table((), self.proof.items(), indent=2))
@@ -128,7 +139,12 @@ def verify(
             return _not_deterministic(difference, first, break_at)
         say(f"3 of 3: killed after step {break_at}, and resumed")
         broken = _broken(script, folder / "broken", steps, break_at, rank=max(first))
-        return _judge(first, broken, ignored, break_at)
+        result = _judge(first, broken, ignored, break_at)
+        if len(first) == 1 or not load_resolved_config(broken.rundir.config_yaml).restart.heals:
+            return result
+        say(f"4 of 4: a rank killed after step {break_at}, and back alone")
+        broken = _broken(script, folder / "healed", steps, break_at, rank=max(first), heals=True)
+        return judge_healed(result, first, broken, ignored)
 
 
 def _check(steps: int, break_at: int) -> None:
@@ -159,9 +175,17 @@ def _undisturbed(script: TrialScript, run_dir: Path, steps: int, saved_at: int) 
 
 
 def _broken(
-    script: TrialScript, run_dir: Path, steps: int, break_at: int, *, rank: int
+    script: TrialScript,
+    run_dir: Path,
+    steps: int,
+    break_at: int,
+    *,
+    rank: int,
+    heals: bool = False,
 ) -> TrialRun:
-    settings = _settings(steps, break_at - _REPEATED)
+    settings = _settings(steps, 10 * steps if heals else break_at - _REPEATED)
+    if heals:
+        settings |= {"parting.enabled": "true", "parting.every_steps": str(_REPEATED)}
     settings["faults"] = f"[{{kind: sigkill, step: {break_at - 1}, rank: {rank}}}]"
     return try_script(script, run_dir, settings)
 
@@ -202,6 +226,32 @@ def _judge(
         found,
         first_difference=_describe(difference, by_itself=False),
         advice=f"{advise(difference, by_itself=False)} (the resume itself says: {reason})",
+    )
+
+
+def judge_healed(
+    result: Verification,
+    first: Trails,
+    run: TrialRun,
+    ignored: Mapping[int, set[tuple[str, str]]],
+) -> Verification:
+    """Returns the result with what healing did; what is not as undisturbed is not exact."""
+    if not run.events(Healed):
+        said = [e.message for e in run.events(WarningEvent) if e.found is Warned.NOT_HEALED]
+        why = said[-1] if said else "no rank came back alone"
+        return dataclasses.replace(result, not_healed=why)
+    difference = find_first_difference(first, read_trails(run.rundir, len(first)), ignored)
+    if difference is None and run.returncode != 0:
+        name = f"exit code {run.returncode}"
+        difference = FirstDifference(what="steps", name=name, step=result.break_at)
+    if difference is None:
+        return dataclasses.replace(result, healed=True)
+    return dataclasses.replace(
+        result,
+        exact=False,
+        healed=False,
+        first_difference=result.first_difference or _describe(difference, by_itself=False),
+        advice=result.advice or advise(difference, by_itself=False),
     )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from supervisor.codes import Warned
 from supervisor.held_memory import count_oom_kills
 from supervisor.parent.healing import RankHealing
 from supervisor.parent.metrics.metrics import Metrics
@@ -251,7 +252,16 @@ class Attempt:
         memory = agent.keep_collectives()
         if memory is not None:
             order = load_order(s.rundir, self._number)
-            self._healing = RankHealing(s.rundir, agent, memory, order, s.run_log.say)
+            stands_by = s.spec.settings.restart.standby
+            self._healing = RankHealing(
+                s.rundir,
+                agent,
+                memory,
+                order,
+                s.run_log.say,
+                lambda why: s.run_log.warn(why, found=Warned.NOT_HEALED),
+                stands_by=stands_by,
+            )
 
     def _heal(self, process: Processes, watchdog: Watchdog, now_s: float) -> None:
         healing = self._healing

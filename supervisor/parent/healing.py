@@ -32,6 +32,8 @@ class RankHealing:
         agent: that starts the ranks; its memory is theirs.
         order: of the attempt.
         say: tells the terminal a line.
+        warn: tells why all ranks start again.
+        stands_by: a process waits to become a rank that dies.
     """
 
     def __init__(
@@ -41,17 +43,23 @@ class RankHealing:
         memory: HealingMemory,
         order: WorkerOrder,
         say: Callable[[str], None],
+        warn: Callable[[str], None],
+        *,
+        stands_by: bool = False,
     ) -> None:
         self._rundir = rundir
         self._agent = agent
         self._memory = memory
         self._order = order
         self._say = say
+        self._warn = warn
         self._rank: int | None = None
         self._began_s = 0.0
         self._steps: dict[int, int | None] = {}
         self._is_over = False
         self._oom_kills = count_oom_kills()
+        self._lacks_standby = stands_by
+        self._stands_by = stands_by
 
     @property
     def is_waiting(self) -> bool:
@@ -80,6 +88,9 @@ class RankHealing:
                 self._decline(f"rank {rank} does not come back alone: {why}")
             else:
                 self._start(process, rank, last_steps[rank])
+        elif self._lacks_standby and None not in last_steps:  # their own start is over
+            self._lacks_standby = False
+            process.stand_by()
 
     def _start(self, process: RankProcesses, rank: int, last_step: int | None) -> None:
         step, _ = self._newest(rank)
@@ -94,26 +105,31 @@ class RankHealing:
 
     def _await(self, process: RankProcesses, rank: int, may_go_on: bool) -> None:
         mailbox, waited_s = self._memory.mailbox, time.monotonic() - self._began_s
+        why = next(filter(None, map(mailbox.objection_of, process.ranks)), "")
         if mailbox.done == mailbox.generation and not mailbox.declined:
-            self._rank = None
+            self._rank, self._lacks_standby = None, self._stands_by
             answers = mailbox.answered(rank)
             self._say(
                 f"rank {rank} is back after {waited_s:.1f} s ({answers} answers of its log): no "
                 "other rank went back"
             )
-        elif mailbox.declined:
-            why = next(filter(None, map(mailbox.objection_of, process.ranks)), "it has ended")
-            self._decline(f"rank {rank} could not come back alone: {why}")
-        elif process.codes:
-            ended = ", ".join(map(str, sorted(process.codes)))
+        elif process.codes.get(rank) == 0:  # no collective was left that it had to make
+            self._rank = None
+            self._say(f"rank {rank} is back after {waited_s:.1f} s, and has come to its end")
+        elif mailbox.declined and (why or not process.codes):
+            self._decline(f"rank {rank} could not come back alone: {why or 'it has ended'}")
+        elif any(process.codes.values()):
+            ended = ", ".join(str(each) for each, code in sorted(process.codes.items()) if code)
             self._decline(f"rank {rank} does not come back alone: rank {ended} has ended meanwhile")
         elif waited_s > CATCHES_UP_WITHIN_S or not may_go_on:
             self._decline(f"rank {rank} is not back after {waited_s:.0f} s")
+        elif process.codes:  # the others need it no more, and make nothing with it any more
+            mailbox.decline()
 
     def _decline(self, why: str) -> None:
         self._is_over, self._rank = True, None
         self._memory.mailbox.decline()
-        self._say(f"{why}: all ranks start again")
+        self._warn(f"{why}: all ranks start again")
 
     def _objection(self, process: RankProcesses, rank: int, last_step: int | None) -> str:
         """Why all ranks start again; empty if this one can come back alone."""

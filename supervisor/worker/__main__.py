@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from supervisor.errors import SupervisorError, pass_on
-from supervisor.own_process import Given, command, give_back
+from supervisor.own_process import STANDBY, Given, command, give_back
 from supervisor.storage.files.kept_writes import KEPT
 from supervisor.storage.run import handover, healing_memory, training_places
 from supervisor.storage.run.exit_notes import ExitNote, outside_cause, save_exit_note
@@ -51,6 +51,11 @@ def main(arguments: list[str], environment: Mapping[str, str] | None = None) -> 
     """
     options = _parse(arguments)
     line = [*command("supervisor.worker.__main__"), *arguments]  # before the script changes a path
+    waits = environment is None and STANDBY in os.environ
+    if waits:
+        from supervisor.worker.standby import stand_by
+
+        stand_by(line)
     given = give_back(os.environ) if environment is None else Given(environment)
     rundir = RunDirectory(options.run_dir)
     _take_streams(given.streams)
@@ -66,7 +71,9 @@ def main(arguments: list[str], environment: Mapping[str, str] | None = None) -> 
         keep_answers()
     stacks = rundir.stacks(options.attempt, rank)
     rundir.make(stacks.parent)
-    _watch_outside(rundir, options.attempt, rank)
+    if not waits:
+        watch_outside()
+    _begin_outside(rundir, options.attempt, rank)
     script_signals.install(rundir.signals(rank), stacks)
     _write_whole_lines()
     for problem in undo_unfinished(rundir, [rank]):
@@ -81,7 +88,7 @@ def main(arguments: list[str], environment: Mapping[str, str] | None = None) -> 
     return worker.run(program)
 
 
-def _watch_outside(rundir: RunDirectory, attempt: int, rank: int) -> None:
+def _begin_outside(rundir: RunDirectory, attempt: int, rank: int) -> None:
     """Before the script draws anything: its seeds and names may come from the system."""
     try:
         order = load_order(rundir, attempt)
@@ -90,7 +97,6 @@ def _watch_outside(rundir: RunDirectory, attempt: int, rank: int) -> None:
     except (SupervisorError, OSError):  # told of where the session cannot be built
         resumes = False
     OUTSIDE.install(rundir.outside(rank), resumes=resumes)
-    watch_outside()
 
 
 _THREADS_S = 3.0

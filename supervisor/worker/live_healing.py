@@ -14,9 +14,8 @@ from supervisor.errors import ReplayError
 from supervisor.events.state_events import Healed
 from supervisor.storage.run import healing_memory
 from supervisor.worker.checkpoints.rank_memory import RankMemory
-from supervisor.worker.core.part import ALWAYS, Arrived, Part, SavePoint
+from supervisor.worker.core.part import ALWAYS, Arrived, Ended, Part, SavePoint
 from supervisor.worker.core.worker_context import WorkerContext
-from supervisor.worker.healing.collectives import Mode
 from supervisor.worker.ranks.exchanges import Exchanges
 from supervisor.worker.ranks.rank_context import RankContext
 
@@ -101,6 +100,14 @@ class LiveHealing(Part):
         self._ranks.agreement.stand_at(standing["agreement"])
         collectives.catch_up(arrived.step, standing["called"])
 
+    def ends(self, how: Ended) -> None:
+        """The script may come to its end without another collective."""
+        collectives = self._collectives
+        if collectives is None or not collectives.is_catching_up or collectives.repeats:
+            return
+        if how.completed:
+            self._caught_up()
+
     def _standing(self) -> dict[str, Any]:
         assert self._collectives is not None
         return {
@@ -114,7 +121,7 @@ class LiveHealing(Part):
         own, collectives = healing_memory.mine, self._collectives
         if own is None or collectives is None or not self._journal.is_silent:
             return
-        assert collectives.mode is Mode.MADE
+        assert not collectives.repeats
         self._journal.is_silent = False
         self._journal.write(
             Healed(

@@ -69,6 +69,19 @@ def test_no_names_mean_the_whole_menu() -> None:
     assert [fault.name for fault in choose([])] == list(MENU)
 
 
+def test_a_rank_is_killed_only_where_there_are_several() -> None:
+    with pytest.raises(UsageError, match="--nproc-per-node"):
+        drill(TrialScript(words=("train.py",)), faults=["kill_rank"])
+
+
+def test_a_rank_that_came_back_alone_is_counted(tmp_path: Path) -> None:
+    back = {"kind": "healed", "from_step": 40, "waited_s": 3.4, "answered": 9}
+
+    found = judge("kill_rank", run_of(tmp_path, FALLING, events=(back,)), reference_of(), 5.0)
+
+    assert found.detail == "rank back alone ×1"
+
+
 def test_a_late_batch_comes_within_the_watchdogs_time() -> None:
     settings = MENU["slow_loader"].settings_at(60, hang_timeout_s=8.0)
 

@@ -17,10 +17,11 @@ from supervisor.analysis.trail import (
     private_names,
     private_to,
 )
-from supervisor.analysis.trial_run import TrialScript
-from supervisor.analysis.verify import Verification, verify
+from supervisor.analysis.trial_run import TrialRun, TrialScript
+from supervisor.analysis.verify import Verification, judge_healed, verify
 from supervisor.cli.main import main
 from supervisor.errors import SupervisorError, UsageError
+from supervisor.storage.run.rundir import RunDirectory
 from tests.analysis.trial_scripts import HIDDEN, HIDDEN_FROM_WEIGHTS, OF_RANKS, SEEDED
 
 SEVERAL_RUNS_S = 600
@@ -231,6 +232,62 @@ def test_several_ranks_are_proved_exact_together(capfd: pytest.CaptureFixture[st
     assert document["exact"], document
     assert (document["steps"], document["resumed_from"]) == (12, 3)
     assert code == 0
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(SEVERAL_RUNS_S)
+def test_healing_of_the_users_own_script_is_proved(capfd: pytest.CaptureFixture[str]) -> None:
+    Path("train.py").write_text(OF_RANKS)
+    options = ["--nproc-per-node", "2", "--set", "restart.healing=on", "--steps", "12", "--json"]
+
+    code = main(["verify", *options, "train.py"])
+
+    document = json.loads(capfd.readouterr().out)
+    assert (code, document["exact"], document["healed"]) == (0, True, True), document
+
+
+def healed_run(folder: Path, *events: dict[str, object], differs: str = "") -> TrialRun:
+    """A run of two ranks with these events and the marks of `run_of`."""
+    rundir = RunDirectory(folder / "healed")
+    for rank in (0, 1):
+        rundir.make(rundir.trail(rank).parent)
+        changed = [mark(3, weights=differs)] if differs and rank else []
+        marks = [*run_of(*changed).values()]
+        rundir.trail(rank).write_text(
+            "".join(json.dumps(dataclasses.asdict(one)) + "\n" for one in marks)
+        )
+    lines = [json.dumps({"time": "", "attempt": 1, "rank": 1, "step": 2, **e}) for e in events]
+    rundir.journal.write_text("".join(line + "\n" for line in lines))
+    return TrialRun(rundir=rundir, returncode=0, seconds=1.0, output="")
+
+
+BACK = {"kind": "healed", "from_step": 1, "waited_s": 3.0, "answered": 4}
+RESUMED = Verification(exact=True, deterministic=True, steps=4, break_at=2)
+
+
+def test_a_healed_run_counts_only_if_it_is_as_undisturbed(tmp_path: Path) -> None:
+    first = {rank: run_of() for rank in (0, 1)}
+    nothing = private_to(first, first)
+
+    same = judge_healed(RESUMED, first, healed_run(tmp_path / "a", BACK), nothing)
+    other = judge_healed(RESUMED, first, healed_run(tmp_path / "b", BACK, differs="x"), nothing)
+
+    assert (same.exact, same.healed) == (True, True)
+    assert (other.exact, other.healed) == (False, False)
+    assert other.first_difference is not None
+    assert other.first_difference["what"] == "weights"
+    assert "one rank came back alone: NOT the same" in str(other)
+
+
+def test_a_rank_that_does_not_come_back_alone_is_no_difference(tmp_path: Path) -> None:
+    first = {rank: run_of() for rank in (0, 1)}
+    why = "rank 1 does not come back alone: c10d.send is used: all ranks start again"
+    warned = {"kind": "warning", "message": why, "found": "rank not healed"}
+
+    found = judge_healed(RESUMED, first, healed_run(tmp_path, warned), private_to(first, first))
+
+    assert (found.exact, found.healed, found.not_healed) == (True, None, why)
+    assert why in str(found)
 
 
 def test_a_number_of_ranks_that_is_none_ends_with_64(capsys: pytest.CaptureFixture[str]) -> None:

@@ -69,6 +69,19 @@ def test_what_runs_in_this_process_comes_as_far_as_its_first_call_of_a_device(pa
         part()
 
 
+def test_a_collective_that_was_revoked_is_made_again() -> None:
+    *_, row = points.ranks(Place(Path(), "cpu"))
+
+    assert row.good, row.found
+    assert row.figures["again_s"] >= row.figures["revoked_s"]
+
+
+def test_two_ranks_need_two_devices() -> None:
+    row = points._revoked(Place(Path(), "cuda"), "made anew", 1)
+
+    assert (row.found, row.good) == ("not run: 1 device", None)
+
+
 def test_the_last_line_of_the_tests_counts_what_is_not_run(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,6 +24,10 @@ class FakeProcesses:
         self.codes: dict[int, int] = {}
         self.signals_sent: dict[int, list[int]] = {}
         self.started: list[tuple[int, Mapping[str, Any]]] = []
+        self.standbys = 0
+
+    def stand_by(self) -> None:
+        self.standbys += 1
 
     def start_alone(self, rank: int, told: Mapping[str, Any]) -> None:
         self.started.append((rank, told))
@@ -60,7 +64,15 @@ class Watched:
 
     def start(self) -> None:
         agent: Any = FakeAgent()
-        self.healing = RankHealing(self.rundir, agent, self.memory, self.order, self.said.append)
+        self.healing = RankHealing(
+            self.rundir,
+            agent,
+            self.memory,
+            self.order,
+            self.said.append,
+            self.said.append,
+            stands_by=True,
+        )
 
     def look(self, last_step: int = 20, *, may_go_on: bool = True) -> None:
         process: Any = self.process
@@ -86,6 +98,19 @@ def test_a_killed_rank_alone_is_started_and_awaited(watched: Watched) -> None:
     assert not watched.healing.is_waiting
     assert watched.memory.mailbox.generation == watched.memory.mailbox.done == 1
     assert "12 answers" in watched.said[-1]
+
+
+def test_a_process_waits_for_each_death(watched: Watched) -> None:
+    for _ in range(2):
+        watched.look()
+    before = watched.process.standbys
+    watched.process.codes[1] = KILLED
+    watched.look()
+    watched.memory.mailbox.caught_up(1, 12)
+    for _ in range(2):
+        watched.look()
+
+    assert (before, watched.process.standbys) == (1, 2)
 
 
 def test_nothing_is_said_while_ranks_end_by_themselves(watched: Watched) -> None:
@@ -148,6 +173,30 @@ def test_a_second_death_ends_it(watched: Watched) -> None:
 
     assert watched.memory.mailbox.declined
     assert not watched.healing.is_waiting
+
+
+def test_a_rank_that_the_others_need_no_more_comes_to_its_end(watched: Watched) -> None:
+    watched.process.codes[1] = KILLED
+    watched.look()
+    watched.process.codes[0] = 0
+    for _ in range(2):
+        watched.look()
+    was_waiting = watched.healing.is_waiting
+    watched.process.codes[1] = 0
+    watched.look()
+
+    assert was_waiting
+    assert watched.memory.mailbox.declined
+    assert "has come to its end" in watched.said[-1]
+
+
+def test_a_rank_that_needs_others_that_have_ended_has_all_start_again(watched: Watched) -> None:
+    watched.process.codes[1] = KILLED
+    watched.look()
+    watched.process.codes.update({0: 0, 1: 1})
+    watched.look()
+
+    assert "rank 1 has ended meanwhile" in watched.said[-1]
 
 
 def test_a_rank_that_dies_without_a_step_of_its_own_is_not_started_again(watched: Watched) -> None:

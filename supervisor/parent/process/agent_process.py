@@ -278,6 +278,10 @@ class RankProcesses:
         del self._codes[rank]
         self._starting = rank
 
+    def stand_by(self) -> None:
+        """Has a process of this node get ready to become a rank that dies."""
+        self._agent.order(standby=True)
+
     def wait(self, timeout_s: float) -> bool:
         """Returns whether all have ended, after at most `timeout_s`."""
         deadline = time.monotonic() + timeout_s
