@@ -17,6 +17,7 @@ from supervisor.training_state.snapshot import SnapshotRing
 from supervisor.worker.checkpoints.checkpoint_writer import CapturedCheckpoint
 from supervisor.worker.checkpoints.checkpointer import Checkpointer
 from supervisor.worker.core.boundaries import StepTimes, TimedPart
+from supervisor.worker.core.budget import own_time
 from supervisor.worker.core.part import ALWAYS, Arrived, SavePoint
 from supervisor.worker.core.progress import Progress
 from supervisor.worker.core.worker_context import WorkerContext
@@ -142,13 +143,13 @@ class CheckpointListener(TimedPart):
 
     def save_now(self, step: int, reason: str, *, wait: bool) -> float:
         """Saves the state of this boundary; returns the seconds the training stood still."""
-        started = time.perf_counter()
+        started = own_time()
         captured = self._capture.take(step, reason)
         return self._checkpointer.save(
             captured,
             wait=wait,
             usual_step_s=self._times.usual_s,
-            gathered_in_s=time.perf_counter() - started,
+            gathered_in_s=own_time() - started,
         )
 
 

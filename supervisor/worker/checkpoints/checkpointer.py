@@ -30,6 +30,7 @@ from supervisor.training_state.device_copies import DONE, HOST_MEMORY
 from supervisor.training_state.snapshot import Snapshot, begin_copy, state_bytes
 from supervisor.worker.checkpoints.checkpoint_writer import CapturedCheckpoint, CheckpointWriter
 from supervisor.worker.checkpoints.save_interval import SaveInterval
+from supervisor.worker.core.budget import own_time
 from supervisor.worker.process.patches_process import leave_signals_to_the_script
 
 PATIENCE_S = 10.0
@@ -234,14 +235,14 @@ class Checkpointer:
         write: Callable[[CapturedCheckpoint], None],
     ) -> float:
         """Copies the state and has it written; returns the seconds the training waited."""
-        started = time.perf_counter()
+        started = own_time()
         self._wait_idle()
         self._drop_kept()
         try:
             captured = self._copied(captured)
         except (CheckpointError, OSError) as error:
             self._not_saved(captured.step, error)
-            return time.perf_counter() - started
+            return own_time() - started
         self._busy.set()
         if wait or (self._waits and self._puts_off):
             write(captured)
@@ -251,7 +252,7 @@ class Checkpointer:
             if self._waits and not self._wait_idle(PATIENCE_S):
                 self._waits = False
                 self._warn_of_places(captured.step)
-        return time.perf_counter() - started
+        return own_time() - started
 
     def _copied(self, captured: CapturedCheckpoint) -> CapturedCheckpoint:
         """Returns a live state as it is now: in memory, or where there is no room in a file.
@@ -347,10 +348,10 @@ class Checkpointer:
         return True
 
     def _write(self, captured: CapturedCheckpoint) -> None:
-        step, started = captured.step, time.perf_counter()
+        step, started = captured.step, time.thread_time()
         try:
             self._publish(captured)
-            self._written_in_s = time.perf_counter() - started
+            self._written_in_s = time.thread_time() - started
             self._unstable.append(step)
             self._warn_of_room()
         except StateNotFinite as error:

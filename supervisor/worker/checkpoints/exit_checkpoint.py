@@ -14,7 +14,7 @@ from supervisor.worker.checkpoints.checkpoint_writer import CapturedCheckpoint
 from supervisor.worker.checkpoints.checkpointer import Checkpointer
 from supervisor.worker.checkpoints.rank_memory import KEPT_BEGAN, KEPT_INTERVAL, RankMemory
 from supervisor.worker.core.boundaries import TimedPart
-from supervisor.worker.core.budget import Share, usual_cost
+from supervisor.worker.core.budget import Share, own_time, usual_cost
 from supervisor.worker.core.part import Ended
 from supervisor.worker.core.worker_context import WorkerContext
 
@@ -85,14 +85,14 @@ class ExitCheckpoint(TimedPart):
             return
         if self._of_rank is None and step == self._checkpointer.last_step:
             return
-        started = time.perf_counter()
+        started = own_time()
         captured = self._capture.take_for_later(step, "parting")
         if self._of_rank is None:
             self._checkpointer.keep(captured)
             self._script_files.expect_interval()
         else:
             self._keep_for_rank(self._of_rank, captured)
-        self._has_cost(time.perf_counter() - started)
+        self._has_cost(own_time() - started)
 
     def _follows_save(self, step: int) -> bool:
         """A rank that comes back alone must not go back to before the last checkpoint: its own part

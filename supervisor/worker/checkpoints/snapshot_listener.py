@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping
 from typing import Any, ClassVar, Protocol
 
@@ -11,18 +10,13 @@ from supervisor.training_state.device_copies import HOST_MEMORY
 from supervisor.training_state.snapshot import SnapshotRing
 from supervisor.worker.checkpoints.whole_state import WholeState
 from supervisor.worker.core.boundaries import StepTimes, TimedPart
-from supervisor.worker.core.budget import CHECKPOINTS, Share, usual_cost
+from supervisor.worker.core.budget import CHECKPOINTS, Share, own_time, usual_cost
 from supervisor.worker.core.part import Arrived
 from supervisor.worker.core.worker_context import WorkerContext
 
 MIN_STEPS = 10
-MAX_STEPS = 50
-"""Not below the margin of a rollback, which would skip the two youngest copies otherwise, and often
-have to go back to a far older one."""
-MAX_STEPS_LATER = 100
-MOST_LOST = 0.05
-"""Of the steps so far: a run that is old enough loses no more by a rollback to a copy that is up to
-`MAX_STEPS_LATER` steps older."""
+EARLY = Share(0.01, allowance_s=0.1)
+"""Of a young attempt's time: a rollback loses no more than a third of its steps then."""
 
 
 class SnapshotCheck(Protocol):
@@ -35,8 +29,8 @@ class SnapshotCheck(Protocol):
 
 
 class SnapshotListener(TimedPart):
-    """Takes a snapshot as often as its cost allows, never while the predictor warns. The state is
-    checked for corruption before."""
+    """Takes a snapshot as often as its cost and that of the check for corruption before it allow,
+    whatever the number of steps between; never while the predictor warns."""
 
     name = "snapshots"
 
@@ -61,7 +55,8 @@ class SnapshotListener(TimedPart):
         self._health = context.health
         self._next = 1.0 if self._is_enabled else math.inf
         self._next_look = 0.0
-        self._cost_s = 0.0
+        self._from_step = 0
+        self._cost_s = self._spent_s = 0.0
 
     def before_first_update(self) -> None:
         """Keeps the untrained state."""
@@ -69,6 +64,7 @@ class SnapshotListener(TimedPart):
             self._take(0)
 
     def goes_live(self, arrived: Arrived) -> None:
+        self._from_step = arrived.step
         self._next = arrived.step + 1 if self._is_enabled else math.inf
 
     def next_boundary(self, step: int) -> tuple[float, float]:
@@ -84,7 +80,7 @@ class SnapshotListener(TimedPart):
         if self.has_turn(step) and not self._health.is_warning:
             self._take(step)
         elif step >= max(self._next, self._next_look):
-            self._next_look = step + MIN_STEPS
+            self._next_look = step + self._apart(step)
             self._is_sound(step)
 
     def _is_sound(self, step: int) -> bool:
@@ -94,7 +90,7 @@ class SnapshotListener(TimedPart):
         return True
 
     def _take(self, step: int) -> None:
-        started = time.perf_counter()
+        started = own_time()
         if not self._is_sound(step):
             self._next = step + 1
             return
@@ -103,14 +99,20 @@ class SnapshotListener(TimedPart):
         if self._snapshots.take(step, state, extras) and self._checking.is_on:
             with self._checking:
                 self._corruption.checked(step, state)
-        cost = time.perf_counter() - started + self._snapshots.device_s
+        cost = own_time() - started + self._snapshots.device_s
         if told := HOST_MEMORY.news():
             self._warn(told)
         if self._every is not None:
             self._next = step + self._every
             return
+        self._spent_s += cost
         self._cost_s = usual_cost(self._cost_s, cost)
-        usual = self._times.usual_s
-        apart = self._share.apart_s(self._cost_s) / usual if usual > 0.0 else 0.0
-        most = max(MAX_STEPS, min(MAX_STEPS_LATER, int(MOST_LOST * step)))
-        self._next = step + max(MIN_STEPS, min(most, int(apart) + 1))
+        self._next = step + self._apart(step)
+
+    def _apart(self, step: int) -> int:
+        """Steps until the next one: as many as its share of the time allows, or half as many as
+        there were in this attempt."""
+        usual_s, made = self._times.usual_s or math.inf, step - self._from_step
+        apart = self._share.apart_s(self._cost_s) / usual_s
+        early = EARLY.from_s(self._spent_s + self._cost_s) / usual_s - made
+        return max(MIN_STEPS, math.ceil(min(apart, max(made / 2, early))))

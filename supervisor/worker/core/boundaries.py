@@ -149,6 +149,9 @@ FRESH = 0.3
 """Share of the steps since the last look in what is known of their length: with `PAUSE`, an
 evaluation between two looks makes them seem six tenths longer at most."""
 
+SLOW_START = 0.5
+"""Of the usual length: the first steps, which compile and allocate, are not what is usual."""
+
 
 class StepTimes(Part):
     """Measured from one boundary that is looked at to the next; the first of the listeners.
@@ -170,7 +173,8 @@ class StepTimes(Part):
         (last_step, last_time), self._last = self._last, (step, self.now)
         if last_time and step > last_step:
             took, usual = (self.now - last_time) / (step - last_step), self.usual_s
-            self.usual_s = usual + FRESH * (min(took, PAUSE * usual) - usual) if usual else took
+            is_new = not usual or took < SLOW_START * usual
+            self.usual_s = took if is_new else usual + FRESH * (min(took, PAUSE * usual) - usual)
 
 
 ENOUGH = 3

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import dataclass
+from pathlib import Path
 
 CHECKPOINTS = 0.75
 """Of `checkpoint.max_overhead`; snapshots, which are more frequent and cost less, have the rest."""
+SCHEDSTAT = Path("/proc/thread-self/schedstat")
 FIRST_STEP = 20
 """No look before it: compilation, caching allocators and lazy layers are done by then."""
 
@@ -27,9 +30,24 @@ class Share:
         """Whether so much may have been spent by now."""
         return spent_s <= self.allowance_s + self.of_time * elapsed_s
 
+    def from_s(self, spent_s: float) -> float:
+        """Seconds of training from which on so much may have been spent."""
+        return (spent_s - self.allowance_s) / max(self.of_time, 1e-9)
+
     def apart_s(self, cost_s: float) -> float:
         """Seconds between two pieces of work that take `cost_s` each."""
         return cost_s / max(self.of_time, 1e-9)
+
+
+def own_time() -> float:
+    """Seconds by a clock that stands still while this thread waits for a processor: what lies
+    between two of its times is what work has taken, in processor and disk time, however busy the
+    machine is. Where the system does not tell that (not Linux), time goes on."""
+    try:
+        waited_ns = int(SCHEDSTAT.read_bytes().split()[1])
+    except (OSError, ValueError, LookupError):
+        waited_ns = 0
+    return time.perf_counter() - 1e-9 * waited_ns
 
 
 def usual_cost(before_s: float, cost_s: float) -> float:

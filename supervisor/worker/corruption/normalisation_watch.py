@@ -96,7 +96,7 @@ def _column(values: Sequence[float]) -> torch.Tensor:
 
 
 MANY = 1000
-"""Batches after which nothing is claimed: a snapshot comes every 100 at the latest."""
+"""Batches between two looks after which nothing is claimed: each keeps two tensors alive."""
 COST_S = 3e-6
 """Of one batch of one normalisation, on a CPU (docs/design/cost.md)."""
 BUDGET = Share(0.003)

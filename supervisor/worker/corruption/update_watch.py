@@ -125,8 +125,9 @@ def _count(value: object) -> int:
     return int(value) if isinstance(value, (int, float)) else 0
 
 
-MANY = 1000
-"""Updates after which a tensor begins anew: a snapshot comes every 100 at the latest."""
+MANY, ROWS = 1000, 20_000
+"""So many updates between two looks are kept, or as many as there are rows of a parameter group's
+settings (100 bytes each) for all groups; what more of them have done nobody knows."""
 PROBED = 2
 """Which update since the last look is looked at more closely where torch does not ship the
 optimizer."""
@@ -166,13 +167,14 @@ class WatchedOptimizer:
         self._read = operator.itemgetter(*_keys(family, optimizer))
         self._names = _keys(family, optimizer)
         self._groups = len(optimizer.param_groups)
+        self._most = max(MANY, ROWS // max(1, self._groups))
         self._rows: list[tuple[list[tuple[Any, ...]], float]] = []
         self._before: list[Versions] | None = None
 
     def update_begins(self, optimizer: Optimizer, norm: float) -> bool:
         """Returns whether `end` is to count what the update writes."""
         groups = optimizer.param_groups
-        if self.is_broken or len(groups) != self._groups or len(self._rows) >= MANY:
+        if self.is_broken or len(groups) != self._groups or len(self._rows) >= self._most:
             self.is_broken = True
             return False
         read = self._read

@@ -1,33 +1,150 @@
-"""Snapshots come as often as their cost allows, within limits that grow with the run."""
+"""Snapshots come as often as what they cost allows, and early in a young run."""
 
 from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from supervisor.training_state.snapshot import SnapshotRing
-from tests.worker.conftest import Start
+from supervisor.worker.checkpoints import snapshot_listener
+from supervisor.worker.checkpoints.snapshot_listener import SnapshotListener
+from supervisor.worker.core.boundaries import BoundarySchedule, Turns
+from supervisor.worker.core.part import Arrived
+
+SHARE = 0.0025
 
 
-def test_a_longer_run_may_lose_more_steps_by_a_rollback(
-    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+class Training:
+    """Played on a clock of its own; a check before a snapshot costs half of `cost_s`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, step_s: float, cost_s: float) -> None:
+        self.now_s = self.spent_s = 0.0
+        self.step_s, self.cost_s = step_s, cost_s
+        self.is_warning = False
+        self.snapshots: list[int] = []
+        self.checks: list[int] = []
+        monkeypatch.setattr(snapshot_listener, "own_time", lambda: self.now_s)
+        settings = SimpleNamespace(
+            snapshot=SimpleNamespace(enabled=True, every_steps=None),
+            checkpoint=SimpleNamespace(max_overhead=4 * SHARE),
+        )
+        context: Any = SimpleNamespace(
+            turns=Turns(BoundarySchedule()),
+            breakers=lambda name: _Breaker(),
+            settings=settings,
+            warn=None,
+            health=self,
+        )
+        whole: Any = SimpleNamespace(for_rollback=lambda: ({}, {}))
+        self.times: Any = SimpleNamespace(usual_s=0.0)  # not known yet
+        ring: Any = SimpleNamespace(take=self._take, device_s=0.0)
+        check: Any = SimpleNamespace(name="", check=self._check, checked=lambda *_: None)
+        self.listener = SnapshotListener(context, whole, ring, self.times, check)
+
+    def _spend(self) -> None:
+        self.now_s += self.cost_s / 2
+        self.spent_s += self.cost_s / 2
+
+    def _take(self, step: int, *_: object) -> float:
+        self._spend()
+        self.snapshots.append(step)
+        return 1.0
+
+    def _check(self, step: int) -> bool:
+        self._spend()
+        self.checks.append(step)
+        return True
+
+    def run(self, steps: int, first: int = 0) -> None:
+        if not first:
+            self.listener.before_first_update()
+        for step in range(first + 1, first + steps):
+            self.now_s, self.times.usual_s = self.now_s + self.step_s, self.step_s
+            if step >= self.listener.next_boundary(step)[0]:
+                self.listener.at_boundary(step)
+
+    @property
+    def share(self) -> float:
+        return self.spent_s / self.now_s
+
+
+class _Breaker:
+    is_on = True
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("cost_s", [0.001, 0.02, 0.2])
+def test_in_the_long_run_a_snapshot_and_the_check_before_it_keep_their_share(
+    monkeypatch: pytest.MonkeyPatch, cost_s: float
 ) -> None:
-    steps: list[int] = []
-    take = SnapshotRing.take
+    training = Training(monkeypatch, step_s=0.004, cost_s=cost_s)
 
-    def noted(self: SnapshotRing, step: int, *rest: object) -> float:
-        steps.append(step)
-        return take(self, step, *rest)  # type: ignore[arg-type]
+    training.run(200_000)
 
-    monkeypatch.setattr(SnapshotRing, "take", noted)
-    live = start(tmp_path / "run", ["checkpoint.every_steps=10000", "parting.enabled=false"])
+    apart = [later - step for step, later in itertools.pairwise(training.snapshots)]
+    assert apart[-1] == pytest.approx(cost_s / SHARE / 0.004, rel=0.01)  # 100 to 20,000 steps
+    assert training.share <= SHARE + 9 * cost_s / training.now_s
 
-    live.steps(2300)  # of less than a millisecond: a copy costs more than its share allows
-    live.stop()
 
-    apart = {step: later - step for step, later in itertools.pairwise(steps)}
-    assert all(steps <= max(50, 0.05 * step) for step, steps in apart.items())
-    assert max(steps for step, steps in apart.items() if step < 1000) == 50
-    assert max(apart.values()) == 100
+def test_a_young_run_loses_a_third_of_its_steps_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    training = Training(monkeypatch, step_s=0.004, cost_s=0.004)
+
+    training.run(2000)
+
+    steps = [0, 10, 20, 30, 45, 68, 102, 153, 230, 345, 518, 777, 1166, 1567, 1967]
+    assert training.snapshots == pytest.approx(steps, abs=2)
+
+
+def test_snapshots_of_a_young_run_have_a_share_of_its_time_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    training = Training(monkeypatch, step_s=0.004, cost_s=0.2)
+
+    training.run(2000)
+
+    assert training.snapshots == [0, 10]
+    training.run(15_000, first=2000)
+    assert training.snapshots == pytest.approx([0, 10, 12_500], abs=2)
+
+
+def test_a_resumed_attempt_is_young_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    training = Training(monkeypatch, step_s=0.004, cost_s=0.04)
+    training.listener.goes_live(Arrived(step=70_000, path=Path(), state={}, meta={}))
+
+    training.run(3000, first=70_000)
+
+    early = [step - 70_000 for step in training.snapshots[:4]]
+    assert early == pytest.approx([1, 11, 500, 1500], abs=2)
+
+
+def test_a_step_that_takes_longer_than_snapshots_are_apart_is_no_reason_for_more_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    training = Training(monkeypatch, step_s=10.0, cost_s=0.004)
+
+    training.run(100)
+
+    assert training.snapshots == list(range(0, 100, 10))
+
+
+def test_while_the_predictor_warns_the_state_is_checked_as_seldom_and_not_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    training = Training(monkeypatch, step_s=0.004, cost_s=0.004)
+    training.run(2000)
+    kept, checked = list(training.snapshots), len(training.checks)
+    training.is_warning = True
+
+    training.run(2000, first=2000)
+
+    assert training.snapshots == kept
+    assert 1 <= len(training.checks) - checked <= 5
+

@@ -1,8 +1,12 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
-from supervisor.worker.core.budget import FIRST_STEP, Pace, Share, usual_cost
+import pytest
+
+from supervisor.worker.core import budget
+from supervisor.worker.core.budget import FIRST_STEP, Pace, Share, own_time, usual_cost
 
 
 def simulated(pace: Pace, *, steps: int, step_s: float, look_s: float) -> float:
@@ -64,3 +68,21 @@ def test_one_piece_of_work_that_was_held_up_counts_little() -> None:
     assert usual_cost(0.0, 3.0) == 3.0
     assert usual_cost(1.0, 6.0) == 2.0
     assert usual_cost(1.0, 0.1) == 0.1
+
+
+def test_waiting_for_a_processor_costs_nothing_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = tmp_path / "schedstat"
+    monkeypatch.setattr(budget, "SCHEDSTAT", told)
+    monkeypatch.setattr(budget.time, "perf_counter", lambda: 100.0)
+    told.write_text("7000000000 2000000000 31\n")
+    earlier = own_time()
+    monkeypatch.setattr(budget.time, "perf_counter", lambda: 103.0)
+    told.write_text("7400000000 4500000000 44\n")
+
+    took = own_time() - earlier
+
+    assert took == pytest.approx(0.5)
+    told.unlink()
+    assert own_time() == 103.0  # not told
