@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import nn
 
+from supervisor.by_identity import IdentitySet
 from supervisor.errors import CheckpointError
 from supervisor.training_state.optimizer_state import optimizer_parameters
 from supervisor.training_state.plain_form import restore_problem
@@ -69,7 +70,8 @@ by hand does so from the first one on."""
 
 
 def earlier_gradients(
-    registry: Registry, cleared: Container[torch.optim.Optimizer] = ()
+    registry: Registry,
+    cleared: Collection[torch.optim.Optimizer] | IdentitySet[torch.optim.Optimizer] = (),
 ) -> Iterator[torch.Tensor]:
     """Yields a gradient of each optimizer that has any: the first one.
 

@@ -218,7 +218,7 @@ def norm_of_gradients(parameters: Iterable[torch.Tensor]) -> torch.Tensor | floa
         if (
             not _PLAIN.issuperset(map(type, grads))
             or any(map(_IS_SPARSE, grads))
-            or _group_tensors_by_device_and_dtype([grads]).keys() != _FLOATS  # type: ignore[list-item]
+            or _group_tensors_by_device_and_dtype([grads]).keys() != _FLOATS
         ):
             return _norm_of_any([g for p in parameters if (g := p.grad) is not None])
         parts.append(torch.stack(torch._foreach_norm(grads)))
