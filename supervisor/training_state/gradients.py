@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import nn
 
-from supervisor.by_identity import IdentitySet
 from supervisor.errors import CheckpointError
 from supervisor.training_state.optimizer_state import optimizer_parameters
 from supervisor.training_state.plain_form import restore_problem
@@ -64,35 +63,13 @@ def put_in_places(registry: Registry, saved: Mapping[str, list[int]]) -> None:
                 parameter.grad = torch.zeros_like(parameter, requires_grad=False)
 
 
-PUT_IN = 8
-"""Parameters of a group that are looked at where all were cleared: a script that puts gradients in
-by hand does so from the first one on."""
-
-
-def earlier_gradients(
-    registry: Registry,
-    cleared: Collection[torch.optim.Optimizer] | IdentitySet[torch.optim.Optimizer] = (),
-) -> Iterator[torch.Tensor]:
-    """Yields a gradient of each optimizer that has any: the first one.
-
-    Args:
-        cleared: optimizers whose parameters had no gradients when this was last seen, before any
-            backward that followed.
-    """
+def earlier_gradients(registry: Registry) -> Iterator[torch.Tensor]:
+    """Yields a gradient of each optimizer that has any: the first one."""
     for optimizer in registry.optimizers.values():
-        most = PUT_IN if optimizer in cleared else None
-        for group in optimizer.param_groups:
-            found = first_gradient(group["params"][:most])
-            if found is not None:
-                yield found
+        for parameter in optimizer_parameters(optimizer):  # a loop: this is asked at every step
+            if parameter.grad is not None:
+                yield parameter.grad
                 break
-
-
-def first_gradient(parameters: Iterable[torch.Tensor]) -> torch.Tensor | None:
-    for parameter in parameters:  # a loop: this is asked at every step
-        if (gradient := parameter.grad) is not None:
-            return gradient
-    return None
 
 
 def capture_gradients(registry: Registry, *, of_optimizers: bool) -> Gradients:

@@ -246,9 +246,6 @@ class Live(TrainingHooks):
         else:
             self._see_loss(roots)
 
-    def cleared(self, optimizer: Optimizer) -> None:
-        self._steps.cleared.add(optimizer)
-
     def grad(self, call: functools.partial[Any]) -> Any:
         if self._trial.is_on:
             self._trial.gradients_begin()

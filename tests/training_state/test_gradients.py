@@ -7,9 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from supervisor.by_identity import IdentitySet
 from supervisor.training_state.gradients import (
-    PUT_IN,
     earlier_gradients,
     gradient_places,
     put_in_places,
@@ -84,16 +82,3 @@ def test_gradients_that_no_optimizer_clears_come_back() -> None:
 
     assert torch.equal(model[0].weight.grad, kept)
     assert model[1].weight.grad is None
-
-
-def test_of_cleared_parameters_only_the_first_are_asked_for_gradients_put_in_by_hand() -> None:
-    registry = Registry()
-    parameters = [torch.nn.Parameter(torch.zeros(1)) for _ in range(PUT_IN + 1)]
-    optimizer = torch.optim.SGD(parameters, lr=0.1)
-    registry.add_optimizer(optimizer)
-    parameters[-1].grad = torch.ones(1)
-
-    assert list(earlier_gradients(registry)) == [parameters[-1].grad]
-    assert list(earlier_gradients(registry, IdentitySet([optimizer]))) == []
-    parameters[0].grad = torch.ones(1)
-    assert list(earlier_gradients(registry, IdentitySet([optimizer]))) == [parameters[0].grad]

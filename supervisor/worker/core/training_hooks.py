@@ -38,9 +38,6 @@ class TrainingHooks(ABC):
     def backward(self, roots: Any, call: Callable[[Any], Any]) -> Any:
         """``loss.backward()`` or ``torch.autograd.backward(losses)``."""
 
-    def cleared(self, optimizer: Optimizer) -> None:  # noqa: B027 (a replay does not ask)
-        """``optimizer.zero_grad()`` has left none of its parameters a gradient."""
-
     @abstractmethod
     def grad(self, call: functools.partial[Any]) -> Any:
         """``torch.autograd.grad``; `call` holds its arguments, none of them an iterator."""

@@ -42,7 +42,6 @@ def instrument(session: Seen, loading: Sides[LoadingHooks]) -> None:
     _patch_functional_call(session)
     _patch_backward(session)
     _patch_updates(session)
-    _patch_clearing(session)
     _patch_scaler(session)
     if session.has_late_steps:
         _patch_scalers_read(session)
@@ -230,20 +229,6 @@ def _patch_updates(session: Seen) -> None:
         return wrapper
 
     Optimizer.profile_hook_step = staticmethod(profile_hook_step)  # type: ignore[method-assign,assignment]
-
-
-def _patch_clearing(session: Seen) -> None:
-    original = Optimizer.zero_grad
-    call_state = session.call_state
-
-    @run_plainly
-    @functools.wraps(original)
-    def zero_grad(self: Optimizer, set_to_none: bool = True) -> None:
-        original(self, set_to_none)
-        if set_to_none and not is_dynamo_compiling() and call_state.is_ours():
-            session.hooks.now.cleared(self)
-
-    Optimizer.zero_grad = zero_grad  # type: ignore[method-assign]
 
 
 def _without_gradients(step: Callable[..., Any], like: Any, optimizer: Optimizer) -> Any:

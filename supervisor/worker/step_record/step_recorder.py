@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from supervisor.by_identity import IdentitySet
 from supervisor.records import StepRecord
 from supervisor.storage.steps.flight_recorder import (
     PENDING,
@@ -29,7 +28,6 @@ from supervisor.worker.core.worker_context import WorkerContext
 from supervisor.worker.probes.probes import Probes
 from supervisor.worker.step_record.input_watch import BatchSample, InputWatch
 from supervisor.worker.step_record.script_changes import ScriptChanges
-from supervisor.worker.step_record.used_parameters import UsedParameters
 from supervisor.worker.treatment.update_controls import UpdateControls
 
 ANOTHER_TRAINING = 20
@@ -88,7 +86,6 @@ class StepRecorder:
         scaler: the newest GradScaler that the script has used.
         inputs: looks at the batches.
         changes: looks at what the script does to weights itself.
-        cleared: optimizers whose gradients were all taken away since the last backward.
     """
 
     def __init__(
@@ -104,8 +101,6 @@ class StepRecorder:
         self.scaler: Any = None
         self.inputs = InputWatch(is_on=context.settings.probes.enabled, tell=context.warn)
         self.changes = changes
-        self.cleared: IdentitySet[Optimizer] = IdentitySet()
-        self._used = UsedParameters()
         self._registry = changes.registry
         self._progress = context.progress
         self._recorder = recorder
@@ -139,8 +134,6 @@ class StepRecorder:
             probe.settle()
             if not math.isfinite(probe.loss) and not self._has_gradients():
                 probe.loss, probe.loss_seen = 0.0, False
-        if self.cleared:
-            self.cleared = IdentitySet()
         probe.backward_calls += 1
         if probe.backward_calls == MANY_BACKWARDS and not progress.steps_done:
             self._warn(NO_STEP_YET, aloud=self._is_first_attempt)
@@ -165,7 +158,7 @@ class StepRecorder:
         when it is read with the rest."""
         progress = self._progress
         progress.grads_matter = False
-        for gradient in earlier_gradients(self._registry, self.cleared):
+        for gradient in earlier_gradients(self._registry):
             if is_late(gradient) and not gradient.is_sparse:
                 there = gradient.any()
                 progress.probe.on_device.put("gradients", there, self._found_earlier, add=True)
@@ -300,7 +293,7 @@ class StepRecorder:
         self._main_size = len(parameters)
         if probe.grad_norm is None or probe.norm_of != self._main_size:
             # As it is after any clipping.
-            probe.saw_norm(norm_of_gradients(self._used.of(parameters)), scale)
+            probe.saw_norm(norm_of_gradients(parameters), scale)
             probe.clips_at = math.inf
             probe.norm_of = self._main_size
         return parameters
