@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 import sys
 from collections import UserDict
 from collections.abc import Iterable, Mapping, Sequence
@@ -196,11 +197,34 @@ def norm_of_gradients(parameters: Iterable[torch.Tensor]) -> torch.Tensor | floa
 
     Summed up in float32, in which half gradients do not overflow.
     """
-    grads = [g for p in parameters if (g := p.grad) is not None]
-    if not grads:
-        return None
+    if not isinstance(parameters, list):
+        parameters = list(parameters)
+    parts: list[torch.Tensor] = []
+    for start in range(0, len(parameters), TOGETHER):
+        grads = [g for p in parameters[start : start + TOGETHER] if (g := p.grad) is not None]
+        if not grads:
+            continue
+        if (
+            not _PLAIN.issuperset(map(type, grads))
+            or any(map(_IS_SPARSE, grads))
+            or _group_tensors_by_device_and_dtype([grads]).keys() != _FLOATS
+        ):
+            return _norm_of_any([g for p in parameters if (g := p.grad) is not None])
+        parts.append(torch.stack(torch._foreach_norm(grads)))
+    return torch.linalg.vector_norm(torch.cat(parts)) if parts else None
+
+
+TOGETHER = 128
+"""Gradients whose norms are taken in one call: while they are in the processor's cache."""
+_PLAIN = {torch.Tensor}
+_IS_SPARSE = operator.attrgetter("is_sparse")
+_FLOATS = {(torch.device("cpu"), torch.float32)}
+
+
+def _norm_of_any(grads: list[torch.Tensor]) -> torch.Tensor | float:
+    """The same of gradients that are not all dense ones of float32 on the CPU."""
     dense = [g.to_dense() if g.is_sparse else g for g in grads]
-    if {torch.Tensor}.issuperset(map(type, dense)):
+    if _PLAIN.issuperset(map(type, dense)):
         return _norm(dense)
     kinds: dict[Any, list[torch.Tensor]] = {}
     for g in dense:

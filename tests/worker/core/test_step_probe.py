@@ -52,6 +52,18 @@ def test_the_norm_of_half_gradients_is_summed_up_where_none_overflows(kind: torc
     assert gradient_norm([half]) == pytest.approx(2.0 * float(half.grad[0]))
 
 
+def test_the_norm_of_many_gradients_has_the_bits_of_all_norms_taken_at_once() -> None:
+    torch.manual_seed(0)
+    parameters = [torch.nn.Parameter(torch.zeros(1 + n % 40)) for n in range(1000)]
+    for number, parameter in enumerate(parameters):
+        parameter.grad = torch.randn_like(parameter) * 10.0 ** (number % 9 - 4)
+    gradients = [parameter.grad for parameter in parameters]
+
+    at_once = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients, 2)))  # type: ignore[arg-type]
+
+    assert gradient_norm(parameters) == float(at_once)
+
+
 class _Augments(Mapping[str, torch.Tensor]):
     """Makes what it gives at each look, as a batch does that is augmented late."""
 
