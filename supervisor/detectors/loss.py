@@ -274,7 +274,7 @@ class SlowDivergenceDetector(Detector):
     def _error_of_mean(self) -> float:
         """Neighbouring losses may be alike: where the means of tenths of the block differ by more
         than independent noise explains, those differences count."""
-        values = self._window.values()
+        values = list(self._window.held)
         size = max(1, len(values) // PARTS)
         means = [math.fsum(values[i * size : (i + 1) * size]) / size for i in range(PARTS)]
         squares = [(after - before) ** 2 for before, after in itertools.pairwise(means)]
@@ -283,7 +283,7 @@ class SlowDivergenceDetector(Detector):
 
     def _half_rise(self, error: float) -> float:
         """By how many standard errors the second half of the block lies above the first."""
-        values = self._window.values()
+        values = list(self._window.held)
         half = len(values) // 2
         rise = (sum(values[half:]) - sum(values[:half])) / half
         return rise / error if error > 0 else 0.0

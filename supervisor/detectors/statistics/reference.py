@@ -71,7 +71,7 @@ class Reference(NamedState):
         above = (window.quantile(0.9) - window.median) / NORMAL_Q90
         scale = max(window.sigma, above)
         if self._seen < 3 * window.size:
-            scale = min(scale, YOUNG_MARGIN * _step_scale(window.values()))
+            scale = min(scale, YOUNG_MARGIN * _step_scale(list(window.held)))
         return max(scale, self.floor)
 
     def z(self, value: float) -> float:

@@ -151,10 +151,6 @@ class RobustWindow:
             return math.nan
         return self._order()[round(share * (len(self.held) - 1))]
 
-    def values(self) -> list[float]:
-        """The values, oldest first."""
-        return list(self.held)
-
     def state_dict(self) -> dict[str, Any]:
         return {"values": list(self.held)}
 

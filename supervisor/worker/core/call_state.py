@@ -168,17 +168,12 @@ def is_within_compiled() -> bool:
     return False
 
 
-_INTERPRETERS: Any = torch._C._functorch.peek_interpreter_stack
-_TRACING: Any = torch._C._get_tracing_state
-_MODE: Any = torch._C._get_dispatch_mode
-
-
 def is_transforming() -> bool:
     """Whether tensors stand for others: in a transform of torch.func (vmap, grad, jvp), while torch
     traces a module (`torch.jit.trace`, `make_fx`), or where they have no values."""
     return (
-        _INTERPRETERS() is not None
-        or _TRACING() is not None
-        or _MODE(_FAKE) is not None
-        or _MODE(_PROXY) is not None
+        torch._C._functorch.peek_interpreter_stack() is not None
+        or torch._C._get_tracing_state() is not None
+        or torch._C._get_dispatch_mode(_FAKE) is not None
+        or torch._C._get_dispatch_mode(_PROXY) is not None
     )

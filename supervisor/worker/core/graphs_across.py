@@ -65,7 +65,7 @@ class GraphsAcross:
         self._outputs += 1
         if self._outputs > EACH_OF_FIRST and self._outputs % STRIDE:
             return
-        for one in _tensors(output):
+        for one in (output,) if isinstance(output, torch.Tensor) else _tensors(output):
             with torch._C.DisableTorchFunctionSubclass():
                 node = one.grad_fn  # torch makes it anew at each look
             if node is not None and not torch._C._functorch.is_functorch_wrapped_tensor(one):

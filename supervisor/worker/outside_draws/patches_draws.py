@@ -71,8 +71,9 @@ def watch_opens(told: Mapping[int | str, Callable[[], object]]) -> None:
 
         return open_
 
-    replace_open(_standing_in(io, "open", watch(io.open)))
-    _stand_in(os, "open", watch(os.open))
+    for module in (io, os):
+        _stand_in(module, "open", watch(module.open))
+    replace_open(io.open)
 
 
 def replace_open(open_: Callable[..., Any]) -> None:
@@ -112,18 +113,12 @@ class _Module:
 
 
 def _stand_in(module: types.ModuleType, name: str, function: Callable[..., Any]) -> None:
-    setattr(module, name, _standing_in(module, name, function))
-
-
-def _standing_in(
-    module: types.ModuleType, name: str, function: Callable[..., Any]
-) -> Callable[..., Any]:
     original = getattr(module, name)
     for attribute in ("__name__", "__qualname__", "__doc__"):
         setattr(function, attribute, getattr(original, attribute))
     function.__module__ = module.__name__
     function._torchdynamo_disable = True  # type: ignore[attr-defined]
-    return types.MethodType(function, _Module(module.__name__))
+    setattr(module, name, types.MethodType(function, _Module(module.__name__)))
 
 
 def _watch_entropy() -> None:

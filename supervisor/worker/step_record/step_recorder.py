@@ -30,8 +30,6 @@ from supervisor.worker.step_record.input_watch import BatchSample, InputWatch
 from supervisor.worker.step_record.script_changes import ScriptChanges
 from supervisor.worker.treatment.update_controls import UpdateControls
 
-_S = 1_000_000_000
-
 ANOTHER_TRAINING = 20
 """Halves of a GAN, or an actor and its critic, step fewer times in a row."""
 
@@ -216,7 +214,7 @@ class StepRecorder:
         seen |= self.changes.judge(step, loss, main, self._main_size)
         if seen:
             probe.observed = {**seen, **probe.observed}
-        now = wall_ns() / _S
+        now = wall_ns() / 1_000_000_000
         record = probe.record(step, now, main, scaler_skipped=scaler_skipped)
         self.row = self._recorder.append(
             record,
@@ -234,7 +232,7 @@ class StepRecorder:
         progress = self._progress
         probe, step = progress.probe, progress.steps_done
         self.changes.look(step, main, self._main_size)
-        now = wall_ns() / _S
+        now = wall_ns() / 1_000_000_000
         record = probe.record(step, now, main)
         record.loss_seen = record.grad_norm_seen = False
         observed, record.observed = record.observed, {}

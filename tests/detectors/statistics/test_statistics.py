@@ -26,7 +26,7 @@ def test_median_and_mad_are_those_of_the_last_values(values: list[float], size: 
     assert math.isclose(window.median, median, abs_tol=1e-9)
     mad = statistics.median([abs(v - median) for v in last])
     assert math.isclose(window.mad, mad, abs_tol=1e-6)
-    assert window.values() == last
+    assert list(window.held) == last
 
 
 OPERATIONS = st.lists(
@@ -59,7 +59,7 @@ def test_a_window_asked_now_and_then_knows_its_order(
         if last and window.is_surely_near(value, 10.0):
             assert value - statistics.median(last) <= 10.0
 
-    assert window.values() == last
+    assert list(window.held) == last
     assert all(window.floor <= value <= window.ceiling for value in last)
 
 
@@ -85,7 +85,7 @@ def test_a_window_ignores_what_is_not_finite() -> None:
     for value in (1.0, math.nan, math.inf, 2.0):
         window.add(value)
 
-    assert window.values() == [1.0, 2.0]
+    assert list(window.held) == [1.0, 2.0]
 
 
 def test_a_reference_is_not_bent_by_outliers_but_adopts_a_level_that_stays() -> None:
@@ -109,7 +109,7 @@ def test_a_reference_ends_a_few_values_ago() -> None:
     for value in range(5):
         reference.push(float(value))
 
-    assert reference.window.values() == [0.0, 1.0]
+    assert list(reference.window.held) == [0.0, 1.0]
 
 
 @pytest.mark.parametrize(
