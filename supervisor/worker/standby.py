@@ -67,8 +67,8 @@ def _world() -> tuple[Any, ...]:
     """What the import of torch depends on, beside the environment, and what it would make anew."""
     import numpy as np
 
-    kind, keys, *rest = np.random.get_state(legacy=True)
-    return os.sched_getaffinity(0), list(sys.meta_path), (kind, keys.tobytes(), *rest)
+    random = [np.asarray(each).tobytes() for each in np.random.get_state(legacy=True)]
+    return os.sched_getaffinity(0), list(sys.meta_path), random
 
 
 def _origins(names: Any) -> dict[str, str]:
