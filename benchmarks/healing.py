@@ -4,7 +4,7 @@
 kind one training without kills, then `runs` with `kills` random kills each, at random ranks, steps
 and places within a step. ``--modes off healed standby`` kills at the same places without healing,
 with it, and with a process that waits; ``--setup-s 20`` has the script sleep before it meets the
-others. Prints a line of JSON for each training, and a table; with ``--json`` all as JSON at the end.
+others. Prints a line of JSON for each training, and a table; ``--json``: all as JSON at the end.
 """
 
 from __future__ import annotations

@@ -19,8 +19,9 @@ from typing import Any
 
 from supervisor.own_process import PARENT
 from supervisor.worker import __main__ as worker
-from supervisor.worker.fork_server import ReadyTorch, leave, warm_up
+from supervisor.worker.fork_server import leave, warm_up
 from supervisor.worker.process.program import Program
+from supervisor.worker.ready_torch import ReadyTorch
 
 _IMPORTED = (
     *("csv", "gzip", "logging", "pickle", "sqlite3", "statistics", "numpy.random", "omegaconf"),

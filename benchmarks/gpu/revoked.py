@@ -1,7 +1,7 @@
 """A rank dies in a collective: does the other leave it, with its buffer whole, and make it again?
 
-``python -m benchmarks.gpu.revoked [--device cpu] [--way reconfigured]``: two ranks, each on a device
-of its own. The first waits on the host until each collective is over (the gate), so nothing reads
+``python -m benchmarks.gpu.revoked [--device cpu] [--way reconfigured]``: two ranks, each on its own
+device. The first waits on the host until each collective is over (the gate), so nothing reads
 its buffer before. The second dies before its last one; its parent says so, the first revokes, and
 both make the collective again: ``made anew`` over new communicators, ``reconfigured`` within the
 same group (torch 2.14: `nccl2`, gloo). Prints JSON: ``same``, ``revoked_s``, ``again_s``,
@@ -161,9 +161,7 @@ def main() -> int:
     def start(rank: int, generation: int) -> subprocess.Popen[str]:
         more = ["--rank", str(rank), "--generation", str(generation)]
         environment = {**os.environ, "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}  # no watchdog kills
-        return subprocess.Popen(
-            [*words, *more], env=environment, stdout=subprocess.PIPE, text=True
-        )
+        return subprocess.Popen([*words, *more], env=environment, stdout=subprocess.PIPE, text=True)
 
     first, second = start(0, 1), start(1, 1)
     second.communicate()

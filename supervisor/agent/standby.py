@@ -23,7 +23,10 @@ class Standby:
         self._socket, theirs = socket.socketpair()
         with theirs:
             self._process: subprocess.Popen[bytes] = subprocess.Popen(
-                line, env={**environment, STANDBY: "1"}, stdin=theirs, start_new_session=True
+                line,
+                env={**environment, STANDBY: "1"},
+                stdin=theirs.fileno(),
+                start_new_session=True,
             )
 
     def become(self, environment: Mapping[str, str]) -> subprocess.Popen[bytes] | None:

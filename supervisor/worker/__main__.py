@@ -55,6 +55,7 @@ def main(arguments: list[str], environment: Mapping[str, str] | None = None) -> 
     if waits:
         from supervisor.worker.standby import stand_by
 
+        die_with_parent(Given(os.environ).parent)
         stand_by(line)
     given = give_back(os.environ) if environment is None else Given(environment)
     rundir = RunDirectory(options.run_dir)

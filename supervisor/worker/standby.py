@@ -17,9 +17,9 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from supervisor.own_process import PARENT, give_back
-from supervisor.worker.fork_server import ReadyTorch
+from supervisor.own_process import give_back
 from supervisor.worker.outside_draws.patches_draws import watch_outside
+from supervisor.worker.ready_torch import ReadyTorch
 
 _execve = os.execve
 
@@ -30,9 +30,6 @@ def stand_by(line: Sequence[str]) -> None:
     Args:
         line: by which such a rank is started.
     """
-    from supervisor.worker.__main__ import die_with_parent
-
-    die_with_parent(int(os.environ[PARENT]))
     give_back(os.environ)
     _be_silent()
     watch_outside()  # a module that torch brings may hold a clock
@@ -62,8 +59,6 @@ def stand_by(line: Sequence[str]) -> None:
 
 def _import() -> None:
     """What each rank imports when its script imports torch."""
-    import torch
-
     import supervisor.worker.build
     import supervisor.worker.start  # noqa: F401
 
@@ -72,8 +67,8 @@ def _world() -> tuple[Any, ...]:
     """What the import of torch depends on, beside the environment, and what it would make anew."""
     import numpy as np
 
-    kind, keys, *rest = np.random.get_state(legacy=True)
-    return os.sched_getaffinity(0), list(sys.meta_path), (kind, keys.tobytes(), *rest)
+    random = [np.asarray(each).tobytes() for each in np.random.get_state(legacy=True)]
+    return os.sched_getaffinity(0), list(sys.meta_path), random
 
 
 def _origins(names: Any) -> dict[str, str]:

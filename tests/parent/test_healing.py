@@ -5,10 +5,12 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from supervisor.parent.attempt import Attempt
 from supervisor.parent.healing import RankHealing
 from supervisor.records import WorkerOrder
 from supervisor.storage.run.healing_memory import HealingMemory
@@ -214,3 +216,31 @@ def test_a_run_that_is_to_end_heals_nothing(watched: Watched) -> None:
     watched.look(may_go_on=False)
 
     assert not watched.process.started
+
+
+def test_a_script_error_is_no_death_to_heal(watched: Watched) -> None:
+    watched.process.codes[1] = 1
+    watched.look()
+
+    assert not watched.process.started
+    assert "not killed by somebody else's SIGKILL: all ranks start again" in watched.said[-1]
+
+
+@pytest.mark.parametrize(
+    ("members", "ranks", "made"), [(None, 2, 1), (object(), 2, 0), (None, 1, 0)]
+)
+def test_only_several_ranks_of_one_node_are_healed(
+    tmp_path: Path, members: object, ranks: int, made: int
+) -> None:
+    """With several nodes, on one machine too, all start again."""
+    kept: list[None] = []
+    agent = SimpleNamespace(revive=lambda: None, keep_collectives=lambda: kept.append(None))
+    restart = SimpleNamespace(heals=True, standby=False)
+    spec = SimpleNamespace(settings=SimpleNamespace(restart=restart))
+    attempt: Any = SimpleNamespace(
+        _s=SimpleNamespace(members=members, local_ranks=ranks, spec=spec)
+    )
+
+    Attempt._begin_healing(attempt, agent)  # type: ignore[arg-type]
+
+    assert len(kept) == made

@@ -26,7 +26,8 @@ from typing import NoReturn
 from supervisor.own_process import give_back
 from supervisor.parent.process import subreaper
 from supervisor.worker import __main__ as worker
-from supervisor.worker.fork_server import ReadyTorch, leave
+from supervisor.worker.fork_server import leave
+from supervisor.worker.ready_torch import ReadyTorch
 from tests.scenarios.ready_parent import ask
 
 ROOT = Path(__file__).parents[2]

@@ -111,6 +111,22 @@ def test_whichever_rank_is_killed(
 
 
 @pytest.mark.exhaustive
+def test_a_process_that_waits_becomes_the_killed_rank(tmp_path: Path) -> None:
+    plain = trained(tmp_path / "plain", 2, "ddp", "-1", "0", "forward", healing=False)
+    ended = supervised(
+        tmp_path / "healed",
+        SCRIPT,
+        ("ddp", "1", "13", "backward"),
+        settings=(*KEPT, "restart.standby=true"),
+        options=("--nproc-per-node", "2"),
+    )
+
+    assert ended.returncode == 0, ended.stderr
+    assert ends(ended, 2) == ends(plain, 2)
+    assert len(ended.events("healed")) == 1
+
+
+@pytest.mark.exhaustive
 def test_a_rank_without_a_state_in_memory_has_all_start_again(tmp_path: Path) -> None:
     ended = trained(tmp_path, 2, "ddp", "1", "2", "forward")
 

@@ -17,7 +17,7 @@ ModuleArrival("torch", lambda: print("arrived with", sys.modules["torch"].answer
 """
 WARM = """
 import torch
-from supervisor.worker.fork_server import ReadyTorch
+from supervisor.worker.ready_torch import ReadyTorch
 
 ReadyTorch(lambda: print("taken")).install()
 """
