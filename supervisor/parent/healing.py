@@ -16,8 +16,6 @@ from supervisor.records import WorkerOrder
 from supervisor.storage.run.healing_memory import HealingMemory
 from supervisor.storage.run.rundir import RunDirectory
 
-CATCHES_UP_WITHIN_S = 600.0
-"""For the set-up of the script, its replay and the steps since its state; then all start again."""
 _CHANGES = ("skip_steps", "lr_factor", "fp32", "batch_factor", "checkpoint_activations", "resigned")
 PART = ".part-"
 """With this the name of what a rank hands over of a checkpoint begins."""
@@ -107,7 +105,7 @@ class RankHealing:
         elif process.codes:
             ended = ", ".join(map(str, sorted(process.codes)))
             self._decline(f"rank {rank} does not come back alone: rank {ended} has ended meanwhile")
-        elif waited_s > CATCHES_UP_WITHIN_S or not may_go_on:
+        elif not may_go_on:
             self._decline(f"rank {rank} is not back after {waited_s:.0f} s")
 
     def _decline(self, why: str) -> None:
@@ -142,7 +140,9 @@ class RankHealing:
         if self._memory.log_step(rank, place) != step:
             return "its log has not all that came after its state"
         folder = self._rundir.checkpoints
-        if any(folder.glob(f"{PART}*")):
+        # Those of earlier attempts are left over, and an "off" says that nothing is written.
+        parts = [part.name for part in folder.glob(f"{PART}*-{self._order.attempt}-*")]
+        if any("-off" not in name for name in parts):
             return "a checkpoint was being written"
         saved = [int(p.name.rpartition("_")[2]) for p in folder.glob("step_*") if p.is_dir()]
         if max(saved, default=0) > step:

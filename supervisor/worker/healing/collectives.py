@@ -177,6 +177,11 @@ class Collectives:
             self._mailbox.object_to(self._rank, why)
             self._tell(why)
 
+    @property
+    def has_objected(self) -> bool:
+        """Whether this rank has said that none can come back alone."""
+        return bool(self._objected)
+
     # --- what is kept ------------------------------------------------------------------------
 
     def training_starts(self) -> None:
@@ -623,7 +628,7 @@ class Collectives:
     @property
     def is_measured(self) -> bool:
         """Whether `boundary` has something to do."""
-        return self._most_cost is not None
+        return self._most_cost is not None and not self._objected
 
     def boundary(self, step: int, now_s: float) -> None:
         """Called between steps: gives healing up where it costs more than it may."""

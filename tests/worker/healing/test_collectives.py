@@ -306,3 +306,23 @@ def test_an_operation_that_is_not_kept_is_objected_to(memory: HealingMemory) -> 
     assert call.made_in == [call.boxed]
     assert "c10d.send" in HealingMailbox(memory.places["board"]).objection_of(0)
     assert HealingMailbox(memory.places["board"]).objection_of(1) == "its collectives are not kept"
+
+
+@pytest.mark.parametrize(("cost_s", "is_kept"), [(0.1, True), (0.3, False)])
+def test_what_costs_too_much_of_the_time_is_given_up_aloud(
+    memory: HealingMemory, cost_s: float, is_kept: bool
+) -> None:
+    told: list[str] = []
+    collectives = collectives_in(memory, FakeLinks())
+    collectives._most_cost, collectives._tell = 0.02, told.append
+    for number in range(3):
+        collectives.state_kept(number % 2, number)
+    collectives.boundary(10, 0.0)
+    collectives._cost_s = cost_s
+
+    collectives.boundary(10 + module.MEASURED_STEPS, 10.0)
+
+    assert bool(told) is not is_kept
+    assert bool(HealingMailbox(memory.places["board"]).objection_of(0)) is not is_kept
+    handled(collectives, FakeCall(1.0))
+    assert bool(collectives._kept) is is_kept
