@@ -45,7 +45,7 @@ class UnchangedWeights(Mistake):
     def updated(self, seen: SeenSoFar, optimizer: Optimizer, *, is_main: bool) -> Proof | None:
         if not is_main:
             return None
-        groups = [group for group in optimizer.param_groups if "lr" in group]
+        groups = [group for group in optimizer.param_groups if group.get("lr") is not None]
         rate = max((float(group["lr"]) for group in groups), default=1.0)
         for group in groups:  # a scheduler that begins at zero says what it multiplies
             self._first = max(self._first, rate, float(group.get("initial_lr", rate)))
