@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from benchmarks.foreign.foreign_script import Foreign
+from benchmarks.foreign.other_kinds import OTHER_KINDS
 from benchmarks.foreign.prepared_scripts import PREPARED
 from benchmarks.foreign.several_ranks import on_two_ranks
 
 _ALONE = (
     *PREPARED,
+    *OTHER_KINDS,
     Foreign("makemore transformer", "karpathy/makemore", "makemore.py --max-steps 300", 170),
     Foreign("makemore MLP", "karpathy/makemore", "makemore.py --type mlp --max-steps 1500", 700),
     Foreign("makemore RNN", "karpathy/makemore", "makemore.py --type rnn --max-steps 300", 140),

@@ -11,28 +11,38 @@ from benchmarks.foreign.verdict import Verdict
 _HEAD = "| library | healthy | exact after a kill | what to know |\n|" + 4 * " --- |"
 
 
+_SHARED = {
+    (): "every kill resumed exactly",
+    ("from the start",): "the other kills: from the start",
+}
+
+
 def compatibility_table(verdicts: Iterable[Verdict]) -> str:
     """Returns a row for each repository whose scripts ran, and their sum.
 
-    Those whose every kill was resumed exactly share one row. Versions are in results.json.
+    Those whose every kill was resumed exactly share one row, and those that else began from the
+    start another one. Versions are in results.json.
     """
     home = {script.name: (script.repository, script.ranks) for script in SCRIPTS}
     by_home: defaultdict[tuple[str, int], list[Verdict]] = defaultdict(list)
     ran = [verdict for verdict in verdicts if verdict.healthy]
     for verdict in ran:
         by_home[home[verdict.name]].append(verdict)
-    rows, exact, of_exact = [], [], list[Verdict]()
+    rows = []
+    shared: dict[str, list[tuple[str, list[Verdict]]]] = {row: [] for row in _SHARED.values()}
     for repository, ranks in sorted(by_home):
         of_it = by_home[repository, ranks]
         title = repository if ranks == 1 else f"{repository}, {ranks} ranks"
-        known = "; ".join(filter(None, map(_known, of_it)))
-        if known:
-            rows.append(_row(title, of_it, known))
-        else:
-            exact.append(title)
-            of_exact += of_it
-    if exact:
-        rows.append(_row("; ".join(exact), of_exact, "every kill resumed exactly"))
+        facts = tuple({fact for verdict in of_it for fact in _facts(verdict)})
+        if facts in _SHARED:
+            shared[_SHARED[facts]].append((title, of_it))
+            continue
+        known = ((verdict.name, _facts(verdict)) for verdict in of_it)
+        rows.append(_row(title, of_it, "; ".join(f"{n}: {', '.join(f)}" for n, f in known if f)))
+    for known_of_all, homes in reversed(shared.items()):
+        if homes:
+            of_all = [verdict for _, of_it in homes for verdict in of_it]
+            rows.append(_row("; ".join(title for title, _ in homes), of_all, known_of_all))
     false = sum(verdict.is_false for verdict in ran)
     total = _row("**all**", ran, f"falsely called exact: {false or 'none'}")
     return "\n".join([_HEAD, *rows, total])
@@ -45,18 +55,18 @@ def _row(title: str, verdicts: list[Verdict], known: str) -> str:
     return f"| {title} | {healthy}/{len(verdicts)} | {exact}/{len(kills)} | {known} |"
 
 
-def _known(verdict: Verdict) -> str:
-    """What was not exact of one script; empty if all was."""
+def _facts(verdict: Verdict) -> list[str]:
+    """What was not exact of one script; nothing if all was."""
     if verdict.is_exact:
-        return ""
+        return []
     if not verdict.struck:
-        return f"{verdict.name}: never struck"
+        return ["never struck"]
     found = {
-        (_said(kill.said), "" if kill.true == "same" else ", another end")
+        _said(kill.said) + ("" if kill.true == "same" else ", another end")
         for kill in verdict.struck
         if not kill.is_exact or kill.true != "same"
     }
-    return f"{verdict.name}: {', '.join(said + end for said, end in sorted(found))}"
+    return sorted(found)
 
 
 def _said(said: str) -> str:

@@ -222,7 +222,7 @@ class FaultInjector:
         """Just before the update itself, unseen by the judgement: a schedule's bug."""
         fault = self._strikes(step, "lr_spike")
         if fault is not None:
-            for group in optimizer.param_groups:
+            for group in (g for g in optimizer.param_groups if g.get("lr") is not None):
                 self._lr.append((group, group["lr"]))
                 group["lr"] = group["lr"] * fault.factor_or(300.0)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,6 +25,13 @@ _OWN_ATTRIBUTES = frozenset({"defaults", "state", "param_groups"})
 def optimizer_parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     """Returns all parameters in the order of the groups; a state names them by index."""
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def learning_rate(optimizer: torch.optim.Optimizer) -> float:
+    """Returns the rate of its first group; NaN for an optimizer that has none, as one that wraps
+    SciPy's L-BFGS-B, or that finds its own, as Adafactor with ``lr=None``."""
+    rate = optimizer.param_groups[0].get("lr")
+    return math.nan if rate is None else float(rate)
 
 
 def capture_optimizer(

@@ -5,7 +5,7 @@ through its methods in this order, in which everything is written out (docs/desi
 
 * `forward` and `backward` note what they see in `Progress.probe`; a batch may take several;
 * `before_update`: the step is recorded and judged, and its update is changed if need be; under a
-  closure this happens after the closure's backward (`SeenClosures`);
+  closure this happens after the closure's backward (`seen_closure`);
 * `after_update`: the change is taken back, and the step is counted;
 * `boundary`, at the next outermost `forward`: scheduler, scaler, EMA and the user's own bookkeeping
   are done by then, so the state is whole. All parts are called that have something to do.
@@ -34,7 +34,7 @@ from supervisor.fault_injection.injector import FaultInjector
 from supervisor.storage.steps.applied_rates import OwnTimes
 from supervisor.storage.steps.replay_log import EntryKind
 from supervisor.worker.compute_check.compute_check import BACKWARD, FORWARD, ComputeCheck
-from supervisor.worker.core.boundary_clock import BoundaryClock, SeenClosures, graph_nodes
+from supervisor.worker.core.boundary_clock import BoundaryClock, graph_nodes, seen_closure
 from supervisor.worker.core.graphs_across import has_graph
 from supervisor.worker.core.parts import Parts
 from supervisor.worker.core.process_signs import Heartbeat
@@ -123,7 +123,6 @@ class Live(TrainingHooks):
         self._judging_part = breakers("judging")
         self._watching_part = breakers("corruption")
         self._update_part = breakers("update", is_essential=True, records=True)
-        self._closures = SeenClosures(context.call_state)
         self._last_module: Callable[[], Module | None] = lambda: None
         self._boundary_at = -1  # steps done at the last boundary: each step has only one
         self._met: IdentitySet[Any] = IdentitySet()
@@ -349,7 +348,7 @@ class Live(TrainingHooks):
                     clock.passed()
                     self.boundary()
                 plan = functools.partial(self._plan_in_closure, optimizer, is_main)
-                return self._closures.wrap(optimizer, args, kwargs, plan)
+                return seen_closure(clock, self.call_state, optimizer, args, kwargs, plan)
             self._begin_update(optimizer, is_main=is_main)
             return None
         except BaseException as error:

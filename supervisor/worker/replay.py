@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 from supervisor.actions.controls import hide_gradients
 from supervisor.storage.steps.replay_log import EntryKind, StepMark
 from supervisor.storage.steps.replay_log_reader import ReplayLogReader
+from supervisor.training_state.optimizer_state import learning_rate
 from supervisor.training_state.registry import Registry
 from supervisor.worker.core.boundary_clock import BoundaryClock
 from supervisor.worker.core.call_state import CallState, is_within_compiled
@@ -287,14 +288,16 @@ class Replay(TrainingHooks):
         expected = self._recorded_backward_calls()
         depth, self._call_state.depth = self._call_state.depth, 0
         try:
-            result = None
+            result, evaluations = None, 0
             while self._probe.backward_calls < expected:
                 before = self._probe.backward_calls
                 result = closure()
+                evaluations += 1
                 if self._probe.backward_calls == before:
                     break
         finally:
             self._call_state.depth = depth
+        self.clock.evaluations[optimizer] = evaluations
         return (lambda: torch.as_tensor(0.0) if result is None else result.detach(),), {}
 
     @property
@@ -341,7 +344,7 @@ class Replay(TrainingHooks):
         probe = self._probe
         now = (
             self.steps_done,
-            float(main.param_groups[0]["lr"]),
+            learning_rate(main),
             probe.backward_calls,
             probe.forward_calls,
             probe.signature,

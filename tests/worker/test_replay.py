@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from pathlib import Path
+
 import torch
 from torch import nn
 
+from supervisor.storage.steps.replay_log import ReplayLogWriter
 from supervisor.storage.steps.replay_log_reader import ReplayLogReader
 from supervisor.training_state.registry import Registry
+from supervisor.worker.core.boundary_clock import seen_closure
 from supervisor.worker.core.call_state import CallState
 from supervisor.worker.core.training_hooks import TrainingHooks
 from supervisor.worker.replay import Replay
@@ -75,6 +80,41 @@ def test_a_replay_gives_signs_of_life() -> None:
         replay.after_update(optimizer, None)
 
     assert signs == [0, 0, 1, 1, 1, 2]
+
+
+def test_a_resumed_closure_is_judged_after_the_evaluation_that_was_judged_before(
+    tmp_path: Path,
+) -> None:
+    """Else its loss is not that of the recorded step, and an exact resume is called approximate."""
+    recorded = ReplayLogWriter(tmp_path / "a.tape")
+    recorded.append_step(0, math.nan, 3, 3, 0)
+    replay_log = ReplayLogReader(tmp_path / "a.tape", end=recorded.write_out())
+    recorded.close()
+    replay = Replay(
+        call_state=CallState(),
+        registry=Registry(),
+        replay_log=replay_log,
+        target=5,
+        arrive=_arrive,
+    )
+    optimizer = torch.optim.Optimizer([nn.Parameter(torch.zeros(1))], {})
+    planned: list[int] = []
+
+    def closure() -> torch.Tensor:
+        replay.backward(torch.zeros(()), lambda root: None)
+        return torch.zeros(())
+
+    replay.before_update(optimizer, (closure,), {})
+    replay.after_update(optimizer, None)
+    replay_log.close()
+    taken, _ = seen_closure(
+        replay.clock, CallState(), optimizer, (lambda: None,), {}, planned.append
+    )
+    taken[0]()
+    taken[0]()
+    assert not planned
+    taken[0]()
+    assert planned == [0]
 
 
 def test_models_that_come_one_after_another_are_not_taken_for_each_other() -> None:

@@ -41,6 +41,7 @@ class BoundaryClock:
             `is_main`.
         is_new_training: and it updates other weights than the one before.
         by_others: updates of other optimizers since the main optimizer's last one.
+        evaluations: how often each optimizer evaluated its closure in its last step.
     """
 
     def __init__(self, *, of_ranks: bool = False) -> None:
@@ -57,6 +58,7 @@ class BoundaryClock:
         self._awaited: IdentitySet[Optimizer] = IdentitySet()
         self._in_backward: IdentitySet[Optimizer] = IdentitySet()
         self._beside_main: IdentitySet[Optimizer] = IdentitySet()
+        self.evaluations: ByIdentity[Optimizer, int] = ByIdentity()
         self._last_other: Callable[[], Optimizer | None] = _nobody
         self._in_a_row = 0
         self._others: IdentitySet[Optimizer] = IdentitySet()
@@ -204,50 +206,44 @@ graph_nodes: Callable[[], int] = torch.autograd._get_sequence_nr  # type: ignore
 ClosureArguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
-class SeenClosures:
-    """Wraps closures so that the plan is made after their last backward; the rest is seen as usual.
+def seen_closure(
+    clock: BoundaryClock,
+    call_state: CallState,
+    optimizer: Optimizer,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    plan: Callable[[int], None],
+) -> ClosureArguments:
+    """Called before the step; returns its arguments with a closure that plans after its last
+    backward; the rest is seen as usual.
 
     Torch's optimizers run the closure before they read a gradient or a rate. For LBFGS the plan is
     made after the first evaluation: if that leaves no gradient, its step ends. Others that evaluate
     several times (SAM) may have moved the weights in between, so for them the plan is made after as
-    many evaluations as there were in the step before.
+    many evaluations as there were in the step before, a replayed one included.
+
+    Args:
+        optimizer: whose step it is.
+        args: of the step.
+        kwargs: of the step.
+        plan: called after an evaluation, with how often it was called in this step before; must
+            not raise.
     """
+    closure = args[0] if args else kwargs["closure"]
+    due = 1 if isinstance(optimizer, torch.optim.LBFGS) else clock.evaluations.get(optimizer, 1)
+    calls = 0
 
-    def __init__(self, call_state: CallState) -> None:
-        self._call_state = call_state
-        self._calls: ByIdentity[Optimizer, int] = ByIdentity()
+    def evaluate() -> Any:
+        nonlocal calls
+        depth, call_state.depth = call_state.depth, 0
+        try:
+            result = closure()
+        finally:
+            call_state.depth = depth
+        calls += 1
+        clock.evaluations[optimizer] = calls
+        if calls >= due:
+            plan(calls - due)
+        return result
 
-    def wrap(
-        self,
-        optimizer: Optimizer,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        plan: Callable[[int], None],
-    ) -> ClosureArguments:
-        """Called before the step; returns its arguments with the closure replaced.
-
-        Args:
-            optimizer: whose step it is.
-            args: of the step.
-            kwargs: of the step.
-            plan: called after an evaluation, with how often it was called in this step before; must
-                not raise.
-        """
-        closure = args[0] if args else kwargs["closure"]
-        due = 1 if isinstance(optimizer, torch.optim.LBFGS) else self._calls.get(optimizer, 1)
-        call_state, calls = self._call_state, 0
-
-        def evaluate() -> Any:
-            nonlocal calls
-            depth, call_state.depth = call_state.depth, 0
-            try:
-                result = closure()
-            finally:
-                call_state.depth = depth
-            calls += 1
-            self._calls[optimizer] = calls
-            if calls >= due:
-                plan(calls - due)
-            return result
-
-        return ((evaluate, *args[1:]), kwargs) if args else ((), {**kwargs, "closure": evaluate})
+    return ((evaluate, *args[1:]), kwargs) if args else ((), {**kwargs, "closure": evaluate})

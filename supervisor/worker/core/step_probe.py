@@ -21,6 +21,7 @@ from torch.optim import Optimizer
 from torch.utils._foreach_utils import _group_tensors_by_device_and_dtype
 
 from supervisor.records import NAN, StepRecord
+from supervisor.training_state.optimizer_state import learning_rate
 from supervisor.training_state.tensors import local, memory_of
 from supervisor.worker.core.device_values import DeviceValues, is_late
 
@@ -160,7 +161,7 @@ class StepProbe:
             step=step,
             loss=self.loss if self.loss_seen else NAN,
             grad_norm=NAN if norm is None else norm,
-            lr=float(optimizer.param_groups[0]["lr"]),
+            lr=learning_rate(optimizer),
             loss_scale=self.loss_scale,
             step_time_s=elapsed,
             batch_size=self.batch_size,

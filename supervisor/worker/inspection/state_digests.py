@@ -160,7 +160,7 @@ class StateDigests(Part):
             f"learning rate of {name}, group {number}": float(group["lr"]).hex()
             for name, optimizer in self._registry.optimizers.items()
             for number, group in enumerate(optimizer.param_groups)
-            if "lr" in group
+            if group.get("lr") is not None
         }
 
 

@@ -33,6 +33,9 @@ OF_THE_PROCESS = frozenset(
 )
 """Libraries whose draws name locks and sockets, and whose clocks measure how long they wait: that
 is the process's own, in a replay too. Torch's seeds are seen on their own."""
+LOOKS_ON = frozenset({"tqdm._monitor"})
+"""Threads that compare their clock with what the script's own thread has read: a bar that printed
+nothing for long is made to print more often. In a replay that was read long ago."""
 _PYTHON = os.path.dirname(os.__file__) + os.sep
 _OURS = str(Path(__file__).parents[2]) + os.sep
 NUMBER = "a number: "

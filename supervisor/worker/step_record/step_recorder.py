@@ -21,6 +21,7 @@ from supervisor.storage.steps.flight_recorder import (
 )
 from supervisor.storage.steps.replay_log import ReplayLogWriter
 from supervisor.training_state.gradients import earlier_gradients
+from supervisor.training_state.optimizer_state import learning_rate
 from supervisor.worker.core.device_values import is_late
 from supervisor.worker.core.step_probe import has_values, norm_of_gradients
 from supervisor.worker.core.worker_context import WorkerContext
@@ -135,7 +136,8 @@ class StepRecorder:
             if not math.isfinite(probe.loss) and not self._has_gradients():
                 probe.loss, probe.loss_seen = 0.0, False
         probe.backward_calls += 1
-        if probe.backward_calls == MANY_BACKWARDS and not progress.steps_done:
+        is_many = probe.backward_calls == MANY_BACKWARDS
+        if is_many and not progress.steps_done and self.row < 0:  # not those of a closure
             self._warn(NO_STEP_YET, aloud=self._is_first_attempt)
 
     def backward_ended(self) -> None:
@@ -270,7 +272,7 @@ class StepRecorder:
         progress, probe = self._progress, self._progress.probe
         self._replay_log.append_step(
             progress.steps_done,
-            float(main.param_groups[0]["lr"]),
+            learning_rate(main),
             probe.backward_calls,
             probe.forward_calls,
             probe.signature,

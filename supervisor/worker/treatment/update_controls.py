@@ -20,6 +20,7 @@ from supervisor.by_identity import ByIdentity
 from supervisor.codes import DecisionSource, Subject
 from supervisor.events.step_events import UpdateSkipped
 from supervisor.records import ActionResult, Cause, Decision
+from supervisor.training_state.optimizer_state import learning_rate
 from supervisor.worker.core.boundaries import CheckRequests
 from supervisor.worker.core.progress import ScriptUse
 from supervisor.worker.core.step_probe import gradient_norm
@@ -117,7 +118,7 @@ class UpdateControls:
             self._main = weakref.ref(optimizer)
         main = self._main() or optimizer
         return UpdatePlan(
-            lr_factor=controls.rate_factor(float(main.param_groups[0]["lr"])),
+            lr_factor=controls.rate_factor(learning_rate(main)),
             max_norm=None if self.use.max_norm is not None else controls.max_norm(None),
         )
 
@@ -164,9 +165,10 @@ class UpdateControls:
             torch.nn.utils.clip_grad_norm_(self.parameters(optimizer), bound)
         if plan.lr_factor == 1.0:
             return
-        if self._main is not None and self._main() is optimizer:
+        groups = [group for group in optimizer.param_groups if group.get("lr") is not None]
+        if groups and self._main is not None and self._main() is optimizer:
             self._on_rate(plan.lr_factor)
-        for group in optimizer.param_groups:
+        for group in groups:
             self._restore_lr.append((group, group["lr"]))
             group["lr"] = group["lr"] * plan.lr_factor
 

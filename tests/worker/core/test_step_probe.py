@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import UserDict
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -26,6 +27,13 @@ def test_a_record_that_waits_does_not_get_what_the_next_step_observes() -> None:
 
     assert waiting.observed == {}
     assert following.observed == {"kl": 0.5}
+
+
+def test_the_rate_of_an_optimizer_without_one_is_not_known() -> None:
+    weight = torch.zeros(1, requires_grad=True)
+
+    for group in ({}, {"lr": None}):
+        assert math.isnan(StepProbe().record(0, 1.0, torch.optim.Optimizer([weight], group)).lr)
 
 
 def test_the_norm_counts_gradients_that_are_spread_over_ranks_beside_others() -> None:

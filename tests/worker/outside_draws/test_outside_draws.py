@@ -91,6 +91,22 @@ def test_what_was_drawn_is_given_again(tmp_path: Path, source: str) -> None:
     assert second["reasons"] == []
 
 
+def test_the_thread_that_watches_bars_sees_the_clock_that_the_script_has_seen(
+    tmp_path: Path,
+) -> None:
+    """Else it takes a replayed bar for one that has stood still since the recorded run."""
+    script = """
+there = {"__name__": "tqdm._monitor", "time": time.time, "seen": []}
+exec("def look(): seen.append(time())", there)
+read = time.time()
+looks_on = threading.Thread(target=there["look"])
+looks_on.start()
+looks_on.join()
+before.append(there["seen"][0] == read)
+"""
+    assert _twice(tmp_path, script)[1]["before"] == ["True"]
+
+
 def test_entropy_drawn_after_the_checkpoint_is_given_again_and_clocks_go_on(
     tmp_path: Path,
 ) -> None:

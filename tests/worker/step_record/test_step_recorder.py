@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from supervisor.worker.step_record.step_recorder import ANOTHER_TRAINING, tell_unseen_updates
+from pathlib import Path
+
+import pytest
+import torch
+
+from supervisor.worker.step_record.step_recorder import (
+    ANOTHER_TRAINING,
+    MANY_BACKWARDS,
+    NO_STEP_YET,
+    tell_unseen_updates,
+)
+from tests.worker.conftest import Start
 
 
 def test_updates_by_hand_and_second_trainings_are_told() -> None:
@@ -26,3 +37,32 @@ def test_replays_of_graphs_are_told_with_their_number() -> None:
     told = tell_unseen_updates(steps=0, backward_calls=5, updates_by_others=0, graph_replays=40)
 
     assert told == "not judged: 40 replays of CUDA graphs, whatever was updated in them"
+
+
+@pytest.mark.parametrize("in_closure", [True, False])
+def test_a_search_with_many_backwards_in_its_first_update_is_supervised(
+    start: Start, tmp_path: Path, in_closure: bool
+) -> None:
+    """One that wraps SciPy's L-BFGS-B, which has no learning rate either."""
+    live = start(tmp_path / "run")
+    model, hooks = live.model, live.session.hooks.now
+    optimizer = torch.optim.Optimizer(model.parameters(), {})
+
+    def closure() -> torch.Tensor:
+        loss = hooks.forward(model, (torch.ones(8, 4),), {}, lambda: model(torch.ones(8, 4))).mean()
+        hooks.backward(loss, lambda roots: roots.backward())
+        return loss
+
+    if not in_closure:
+        for _ in range(MANY_BACKWARDS):
+            closure()
+    taken = hooks.before_update(optimizer, (closure,), {})
+    for _ in range(MANY_BACKWARDS + 1 if in_closure else 1):
+        taken[0][0]()
+    hooks.after_update(optimizer, None)
+    live.steps(1)
+    live.stop()
+
+    told = [event["message"] for event in live.events("warning")]
+    assert told == ([] if in_closure else [NO_STEP_YET])
+    assert len(live.losses()) == 1

@@ -114,7 +114,7 @@ class NothingLearned(Mistake):
             severity = Severity.LOW
         else:
             return None
-        rate = max((float(group.get("lr", 0.0)) for group in optimizer.param_groups), default=0.0)
+        rate = max((float(group.get("lr") or 0.0) for group in optimizer.param_groups), default=0.0)
         return Proof(
             fact=f"nothing is learned from the inputs: after {seen.updates} updates the loss is "
             f"{mean:.3g} and the entropy of the targets {self._entropy:.3g}, so that their "

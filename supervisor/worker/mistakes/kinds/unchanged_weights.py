@@ -47,7 +47,7 @@ class UnchangedWeights(Mistake):
     def updated(self, seen: SeenSoFar, optimizer: Optimizer, *, is_main: bool) -> Proof | None:
         if not is_main:
             return None
-        groups = [group for group in optimizer.param_groups if "lr" in group]
+        groups = [group for group in optimizer.param_groups if group.get("lr") is not None]
         rate = max((float(group["lr"]) for group in groups), default=1.0)
         # A scheduler that begins at zero says what it multiplies.
         starts = (float(group.get("initial_lr", rate)) for group in groups)
