@@ -44,9 +44,9 @@ class SnapshotSettings:
     """About how many steps back the kept copies lie. For what began longer ago, some 300 steps, a
     checkpoint serves: it costs no memory."""
     every_steps: Optional[int] = None  # noqa: UP045
-    """Copy every so many steps. None: as often as a quarter of `checkpoint.max_overhead` allows with
-    the check for corruption before each; a young run copies when it is half as long again, for 0.1 s
-    and a hundredth of its time at most."""
+    """Copy every so many steps. None: as often as a quarter of `checkpoint.max_overhead` allows,
+    the check for corruption before each included; a young run copies when it is half as long again,
+    for 0.1 s and a hundredth of its time at most."""
     max_gib: float = 8.0
     """Memory that these copies may take together; fewer are kept when they are larger."""
     max_share: float = 0.25

@@ -7,7 +7,7 @@ it at once: nothing can be written or freed meanwhile. Whoever reads the copy on
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -49,6 +49,38 @@ class Copying:
 DONE = Copying()
 
 
+class _Writes:
+    """Attributes:
+    devices: to which values are on their way; None where each write is waited for.
+    """
+
+    devices: set[int] | None = None
+
+
+def write(target: torch.Tensor, saved: torch.Tensor) -> None:
+    """Copies `saved` into `target`; within `written_together` its values may still be on their way
+    to a device."""
+    goes_up = _Writes.devices is not None and on_device(target) and not on_device(saved)
+    if _Writes.devices is not None and goes_up:
+        _Writes.devices.add(target.device.index or 0)
+    target.copy_(saved, non_blocking=goes_up)
+
+
+@contextlib.contextmanager
+def written_together() -> Iterator[None]:
+    """The host waits for what is written in here at the end, once a device; it must live, and not
+    be changed, until then."""
+    devices = _Writes.devices = set[int]()
+    try:
+        yield
+    finally:
+        _Writes.devices = None
+        for device in devices:
+            arrived = torch.cuda.Event()
+            arrived.record(torch.cuda.current_stream(device))
+            arrived.synchronize()
+
+
 def copy_aside(
     targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor], devices: Collection[int]
 ) -> Copying:
@@ -86,30 +118,3 @@ def _copy(
 ) -> None:
     """In one call, which is faster for small tensors."""
     torch._foreach_copy_(list(targets), list(sources), non_blocking=non_blocking)
-
-
-class HostMemory:
-    """Memory for copies from devices: pinned, until the system refuses that once."""
-
-    def __init__(self) -> None:
-        self._refused = ""
-        self._is_told = False
-
-    def like(self, source: torch.Tensor) -> torch.Tensor:
-        if on_device(source) and not source.is_sparse and not self._refused:
-            try:
-                return torch.empty_like(source, device="cpu", pin_memory=True)
-            except RuntimeError as error:
-                self._refused = str(error).splitlines()[0]
-        return torch.empty_like(source, device="cpu")
-
-    def news(self) -> str:
-        """Returns a sentence the first time that pinned memory was refused; else nothing."""
-        if not self._refused or self._is_told:
-            return ""
-        self._is_told = True
-        told = "no pinned memory for copies of the state, so they take longer"
-        return f"{told}: {self._refused}"
-
-
-HOST_MEMORY = HostMemory()

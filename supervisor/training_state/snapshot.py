@@ -5,6 +5,7 @@ Copies reuse the buffers of discarded ones, because the system must map the page
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,10 +13,11 @@ from typing import Any
 
 import torch
 
-from supervisor.held_memory import SNAPSHOTS, HeldMemory
+from supervisor.held_memory import BUFFER, SNAPSHOTS, HeldMemory
 from supervisor.settings import SnapshotSettings
 from supervisor.training_state import device_copies
 from supervisor.training_state.device_copies import DONE, Copying
+from supervisor.training_state.host_memory import HOST_MEMORY, Arena
 from supervisor.training_state.tensors import local, outside_autograd
 
 _ORDINARY = (torch.Tensor, torch.nn.Parameter)
@@ -31,12 +33,14 @@ class Snapshot:
         held: as from `TrainingState.capture`, copied; on the host.
         extras: what the worker keeps with it (pipeline, counters, data position).
         copying: from devices, maybe still under way.
+        size: bytes of all its tensors.
     """
 
     step: int
     held: dict[str, Any]
     extras: Mapping[str, Any] = field(default_factory=dict)
     copying: Copying = DONE
+    size: int = 0
 
     @property
     def state(self) -> dict[str, Any]:
@@ -75,15 +79,18 @@ def begin_copy(
 ) -> tuple[dict[str, Any], Copying]:
     """As `copy_state`, but copies from devices may still be under way: `live` may be changed by
     what comes on the current streams, the copy not be read before it was waited for."""
-    copier = _Copier(allocate)
     with outside_autograd():
+        # What does not fit into an earlier copy is little: its slabs are as small.
+        arena = Arena(HOST_MEMORY, () if into else _tensors(live))
+        copier = _Copier(allocate, arena)
         copied: dict[str, Any] = copier.copy(dict(live), into)
         return copied, copier.finish()
 
 
 class _Copier:
-    def __init__(self, allocate: Allocate) -> None:
+    def __init__(self, allocate: Allocate, arena: Arena) -> None:
         self._allocate = allocate
+        self._arena = arena
         self._asks_where = device_copies.is_in_use()
         self._devices: set[int] = set()
         self._sources: list[torch.Tensor] = []
@@ -151,7 +158,7 @@ class _Copier:
         ):
             into = self._allocate(source)
         if into is None:
-            into = device_copies.HOST_MEMORY.like(source)
+            into = self._arena.like(source)
         reused: torch.Tensor = into
         if source.layout == torch.strided:
             self._sources.append(source)
@@ -167,20 +174,27 @@ class _Copier:
 
 def state_bytes(state: Mapping[str, Any]) -> int:
     """Returns the bytes of all tensors, tied ones once."""
-    tensors: dict[int, torch.Tensor] = {}
+    return sum(t.numel() * t.element_size() for t in _tensors(state))
+
+
+def copy_bytes(state: Mapping[str, Any]) -> int:
+    """Returns the bytes of a copy's memory."""
+    return int(HOST_MEMORY.rounding * state_bytes(state))
+
+
+def _tensors(state: Mapping[str, Any]) -> list[torch.Tensor]:
+    """Of all tensors, tied ones once, what this rank holds of them; in the order of copies."""
+    found: dict[int, torch.Tensor] = {}
     waiting: list[Any] = [dict(state)]
     while waiting:
         value = waiting.pop()
         if isinstance(value, torch.Tensor):
-            tensors[id(value)] = value
+            found[id(value)] = value
         elif isinstance(value, dict):
-            waiting += [item for item in value.values() if type(item) not in _SCALARS]
+            waiting += [item for item in reversed(value.values()) if type(item) not in _SCALARS]
         elif isinstance(value, (list, tuple)) and not _SCALARS.issuperset(map(type, value)):
-            waiting += value
-    return sum(
-        (t if type(t) in _ORDINARY else local(t)).numel() * t.element_size()
-        for t in tensors.values()
-    )
+            waiting += reversed(value)
+    return [t if type(t) in _ORDINARY else local(t) for t in found.values()]
 
 
 UNTRAINED_STEPS = 100
@@ -215,6 +229,7 @@ class SnapshotRing:
         self._snapshots: list[Snapshot] = []  # oldest first
         self._spare: list[dict[str, Any]] = []
         self._size = 0
+        self._ahead = 0  # copies for which memory was made, or is being made
         self.device_s = 0.0
 
     def take(self, step: int, state: Mapping[str, Any], extras: Mapping[str, Any]) -> float:
@@ -227,20 +242,37 @@ class SnapshotRing:
         """
         started = time.perf_counter()
         self.drop_after(step - 1)
-        self._size = max(1, state_bytes(state))
+        self._size = max(1, copy_bytes(state))
         slots = self._fit(step, self._size)
         if slots == 0:
             return 0.0
         while len(self._snapshots) >= slots:
             self._give_up(self._least_useful(step))
         into = self._spare.pop() if self._spare else None
-        self.memory.holds(SNAPSHOTS, self._size, len(self._snapshots) + len(self._spare) + 1)
+        held = max(len(self._snapshots) + len(self._spare) + 1, self._ahead)
+        self.memory.holds(SNAPSHOTS, self._size, held)
         last_s = self._snapshots[-1].copying.device_s() if self._snapshots else None
         copied, copying = begin_copy(state, into)
         self.device_s = copying.device_s() if last_s is None else last_s
-        kept = Snapshot(step=step, held=copied, extras=extras, copying=copying)
+        kept = Snapshot(step=step, held=copied, extras=extras, copying=copying, size=self._size)
         self._snapshots.append(kept)
         return time.perf_counter() - started
+
+    def make_ahead(self, step: int, state: Mapping[str, Any]) -> None:
+        """Has the memory made for all copies that will be held, with one to write from; `state`
+        has its full size by now. While it `is_making`, a snapshot had better wait."""
+        tensors = _tensors(state)
+        self._size = max(1, copy_bytes(state))
+        slots = self._fit(step, self._size)
+        if slots and HOST_MEMORY.make_ahead(
+            tensors, slots + self.memory.allows(BUFFER, self._size)
+        ):
+            self._ahead, self._size = slots, copy_bytes(state)
+            self.memory.holds(SNAPSHOTS, self._size, slots)
+
+    @property
+    def is_making(self) -> bool:
+        return HOST_MEMORY.is_making
 
     def fit(self, step: int) -> None:
         """Gives snapshots back for which there is no room any more."""
@@ -250,10 +282,12 @@ class SnapshotRing:
     def _fit(self, step: int, size: int) -> int:
         wished = len(self.settings.depths) + 1 if self.settings.enabled else 0
         slots = self.memory.snapshots(size, wished)
-        held = len(self._snapshots) + len(self._spare)
+        held = max(len(self._snapshots) + len(self._spare), self._ahead)
         if held > slots:
+            HOST_MEMORY.give_back()
+            self._ahead = 0
             while len(self._snapshots) > slots:
-                del self._snapshots[self._least_useful(step)]
+                self._drop(self._least_useful(step))
             del self._spare[slots - len(self._snapshots) :]
             self.memory.holds(SNAPSHOTS, self._size, slots)
         return slots
@@ -285,12 +319,24 @@ class SnapshotRing:
 
     def clear(self) -> None:
         """Drops everything, when memory runs out or no snapshot is usable any more."""
-        self._snapshots.clear()
+        while self._snapshots:
+            self._drop(0)
         self._spare.clear()
+        HOST_MEMORY.give_back()
+        self._ahead = 0
         self.memory.holds(SNAPSHOTS, self._size, 0)
 
     def _give_up(self, index: int) -> None:
-        self._spare.append(self._snapshots.pop(index).state)
+        given_up = self._drop(index)
+        if 2 * given_up.size > self._size:  # the untrained state is smaller
+            self._spare.append(given_up.held)
+
+    def _drop(self, index: int) -> Snapshot:
+        """Its memory may be freed or used again: no device writes into it any more."""
+        dropped = self._snapshots.pop(index)
+        with contextlib.suppress(RuntimeError):  # of a device that has failed
+            dropped.copying.wait()
+        return dropped
 
     def _least_useful(self, step: int) -> int:
         ages = [step - s for s in self.steps()]

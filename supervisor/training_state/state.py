@@ -36,7 +36,7 @@ import xxhash
 
 from supervisor.errors import CheckpointDamaged, CheckpointError, StateTorn, pass_on
 from supervisor.storage.files.private_files import open_private
-from supervisor.training_state import gradients, model_state, optimizer_state
+from supervisor.training_state import device_copies, gradients, model_state, optimizer_state
 from supervisor.training_state import own_methods as scaler_state
 from supervisor.training_state import plain_form as plain_form
 from supervisor.training_state.model_state import module_attributes, put_back_attributes
@@ -166,7 +166,8 @@ class TrainingState:
         self._check(state, wanted, models, optimizers)
         load_all(self._own_methods(state, wanted, models))
         try:
-            self._write(state, wanted, models, optimizers)
+            with device_copies.written_together():
+                self._write(state, wanted, models, optimizers)
         except Exception as error:
             raise StateTorn(
                 f"{type(error).__name__}: {error}: a part of the state is old and a part new"

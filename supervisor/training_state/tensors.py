@@ -15,6 +15,8 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from supervisor.training_state import device_copies
+
 _SINGLE = frozenset({bool, int, float, str, bytes, type(None)})
 
 
@@ -83,13 +85,14 @@ def write_into(target: torch.Tensor, saved: torch.Tensor) -> None:
     """Copies `saved` into the memory of `target` without changing its version counter.
 
     A live graph of the user's (truncated backpropagation) keeps working. Along the dimensions in
-    which `target` is expanded (`x.expand(4, 3)`), all values are the first one.
+    which `target` is expanded (`x.expand(4, 3)`), all values are the first one. See
+    `device_copies.written_together`.
     """
     memory = local(target.data)
     for dimension, stride in enumerate(memory.stride() if memory.layout == torch.strided else ()):
         if stride == 0 and memory.shape[dimension] > 1:
             memory, saved = (one.narrow(dimension, 0, 1) for one in (memory, saved))
-    memory.copy_(saved)
+    device_copies.write(memory, saved)
 
 
 def walk(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:

@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from supervisor.settings import SnapshotSettings
-from supervisor.training_state import device_copies
-from supervisor.training_state.device_copies import HostMemory
+from supervisor.training_state import device_copies, host_memory, snapshot
+from supervisor.training_state.host_memory import HostMemory
 from supervisor.training_state.snapshot import SnapshotRing, begin_copy, copy_state
+from supervisor.training_state.tensors import write_into
 
 
 class Stream:
@@ -62,6 +63,10 @@ def copy_later(targets: Any, sources: Any, *, non_blocking: bool) -> None:
     CURRENT[-1].work.append(lambda: torch._foreach_copy_(list(targets), values))
 
 
+def fresh_memory(size: int, pin_memory: bool = False) -> Any:
+    return torch.full((size // 4,), -1.0).untyped_storage()
+
+
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Every tensor of float32 is on it."""
@@ -70,18 +75,12 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(device_copies, "is_in_use", lambda: True)
     monkeypatch.setattr(device_copies, "_copy", copy_later)
     monkeypatch.setattr(device_copies, "_SIDES", {})
-    monkeypatch.setattr(device_copies, "HOST_MEMORY", HostMemory())
+    monkeypatch.setattr(snapshot, "HOST_MEMORY", HostMemory())
     monkeypatch.setattr(torch.cuda, "Stream", lambda device: Stream("side"))
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "stream", Within)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: main)
-    asked = torch.empty_like
-
-    def empty_like(source: torch.Tensor, **how: Any) -> torch.Tensor:
-        how.pop("pin_memory", None)
-        return asked(source, **how).fill_(-1)
-
-    monkeypatch.setattr(torch, "empty_like", empty_like)
+    monkeypatch.setattr(host_memory, "_memory", fresh_memory)
     CALLS.clear()
     yield
     assert not CURRENT
@@ -148,26 +147,27 @@ def test_copies_of_what_is_on_the_host_are_made_at_once() -> None:
     assert copied["steps"][0].tolist() == [0, 1, 2, 3]
 
 
-def test_pinned_memory_that_is_refused_is_asked_for_once_and_told_once(
-    monkeypatch: pytest.MonkeyPatch,
+def test_a_state_is_put_back_with_one_wait_at_the_end(
+    device: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(device_copies, "on_device", lambda t: True)
-    asked, original = [], torch.empty_like
+    how: list[bool] = []
+    copy = torch.Tensor.copy_
 
-    def empty_like(source: torch.Tensor, **how: Any) -> torch.Tensor:
-        asked.append(how)
-        if how.get("pin_memory"):
-            raise RuntimeError("CUDA error: out of memory\nmore lines")
-        return original(source, **how)
+    def noted(self: torch.Tensor, saved: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+        how.append(non_blocking)
+        return copy(self, saved)
 
-    monkeypatch.setattr(torch, "empty_like", empty_like)
-    memory = HostMemory()
+    monkeypatch.setattr(torch.Tensor, "copy_", noted)
+    monkeypatch.setattr(torch.cuda, "Event", lambda: Event(enable_timing=True))
+    saved = torch.arange(3)  # on the host
+    live = [torch.zeros(3), torch.zeros(3), torch.zeros(3, dtype=torch.int64)]
 
-    found = [memory.like(torch.ones(2, dtype=torch.float16)) for _ in range(2)]
+    with device_copies.written_together():
+        for target in live:
+            write_into(target, saved)
+        assert "host waits" not in CALLS
+    write_into(live[0], saved)
 
-    assert [(one.shape, one.dtype) for one in found] == [((2,), torch.float16)] * 2
-    assert [how.get("pin_memory") for how in asked] == [True, None, None]
-    assert memory.news() == (
-        "no pinned memory for copies of the state, so they take longer: CUDA error: out of memory"
-    )
-    assert memory.news() == ""
+    assert CALLS == ["training records", "host waits"]
+    assert how == [True, True, False, False]  # from the host to a device alone; not outside
+    assert all(target.tolist() == [0, 1, 2] for target in live)

@@ -26,8 +26,9 @@ from supervisor.held_memory import BUFFER, HeldMemory, return_to_system
 from supervisor.settings import CheckpointSettings
 from supervisor.storage.journal.journal import Journal
 from supervisor.storage.run.healing_memory import takes_dead_ranks_place
-from supervisor.training_state.device_copies import DONE, HOST_MEMORY
-from supervisor.training_state.snapshot import Snapshot, begin_copy, state_bytes
+from supervisor.training_state.device_copies import DONE
+from supervisor.training_state.host_memory import HOST_MEMORY
+from supervisor.training_state.snapshot import Snapshot, begin_copy, copy_bytes
 from supervisor.worker.checkpoints.checkpoint_writer import CapturedCheckpoint, CheckpointWriter
 from supervisor.worker.checkpoints.save_interval import SaveInterval
 from supervisor.worker.core.budget import own_time
@@ -260,7 +261,7 @@ class Checkpointer:
         Raises:
             CheckpointError: the disk refuses.
         """
-        self._size = size = state_bytes(captured.state)
+        self._size = size = copy_bytes(captured.state)
         if not self._memory.allows(BUFFER, size):
             self._give_back()
             try:

@@ -6,12 +6,12 @@ import math
 from collections.abc import Mapping
 from typing import Any, ClassVar, Protocol
 
-from supervisor.training_state.device_copies import HOST_MEMORY
+from supervisor.training_state.host_memory import HOST_MEMORY
 from supervisor.training_state.snapshot import SnapshotRing
 from supervisor.worker.checkpoints.whole_state import WholeState
 from supervisor.worker.core.boundaries import StepTimes, TimedPart
 from supervisor.worker.core.budget import CHECKPOINTS, Share, own_time, usual_cost
-from supervisor.worker.core.part import Arrived
+from supervisor.worker.core.part import ALWAYS, Arrived
 from supervisor.worker.core.worker_context import WorkerContext
 
 MIN_STEPS = 10
@@ -56,6 +56,7 @@ class SnapshotListener(TimedPart):
         self._next = 1.0 if self._is_enabled else math.inf
         self._next_look = 0.0
         self._from_step = 0
+        self._made_ahead = not self._is_enabled
         self._cost_s = self._spent_s = 0.0
 
     def before_first_update(self) -> None:
@@ -68,13 +69,18 @@ class SnapshotListener(TimedPart):
         self._next = arrived.step + 1 if self._is_enabled else math.inf
 
     def next_boundary(self, step: int) -> tuple[float, float]:
-        return self._next, math.inf
+        if not self._made_ahead:
+            return ALWAYS
+        return max(self._next, step + MIN_STEPS if self._snapshots.is_making else 0), math.inf
 
     def is_due(self, step: int) -> bool:
-        return step >= self._next
+        return step >= self._next and not self._snapshots.is_making
 
     def at_boundary(self, step: int) -> None:
         schedule = self._turns.schedule
+        if not self._made_ahead and step > self._from_step:
+            self._made_ahead = True
+            self._snapshots.make_ahead(step, self._whole.for_rollback()[0])
         if schedule.is_restarting or schedule.repeats():
             return
         if self.has_turn(step) and not self._health.is_warning:

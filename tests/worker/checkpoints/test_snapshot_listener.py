@@ -40,9 +40,15 @@ class Training:
         )
         whole: Any = SimpleNamespace(for_rollback=lambda: ({}, {}))
         self.times: Any = SimpleNamespace(usual_s=0.0)  # not known yet
-        ring: Any = SimpleNamespace(take=self._take, device_s=0.0)
+        self.made_ahead: list[int] = []
+        self.ring: Any = SimpleNamespace(
+            take=self._take,
+            device_s=0.0,
+            is_making=False,
+            make_ahead=lambda step, _: self.made_ahead.append(step),
+        )
         check: Any = SimpleNamespace(name="", check=self._check, checked=lambda *_: None)
-        self.listener = SnapshotListener(context, whole, ring, self.times, check)
+        self.listener = SnapshotListener(context, whole, self.ring, self.times, check)
 
     def _spend(self) -> None:
         self.now_s += self.cost_s / 2
@@ -148,3 +154,19 @@ def test_while_the_predictor_warns_the_state_is_checked_as_seldom_and_not_kept(
     assert training.snapshots == kept
     assert 1 <= len(training.checks) - checked <= 5
 
+
+def test_memory_is_made_after_the_first_update_and_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    training = Training(monkeypatch, step_s=0.004, cost_s=0.004)
+    training.run(2)
+    training.ring.is_making = True
+    training.run(30, first=1)
+    early = list(training.snapshots)
+    training.ring.is_making = False
+
+    training.run(30, first=31)
+
+    assert training.made_ahead == [1]
+    assert early == [0]
+    assert training.snapshots[1] == 32
