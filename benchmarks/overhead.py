@@ -1,17 +1,21 @@
 """What supervision costs a step: the same script plain and supervised, turn about, in one sitting.
 
     python -m benchmarks.overhead [--rounds 3] [--ms 2 5 50] [--bare] [--cpu] [--json FILE]
+    python -m benchmarks.overhead --ms 5 20 --young 2000
+    python -m benchmarks.overhead --ms 5 --beside reads tensorboard wandb lightning
 
 A round starts the script plain and supervised. They take turns of 64 steps, while the others wait,
 and each pair of turns gives a ratio of mean steps: turns so short see the same machine, however its
 speed changes from minute to minute, and each holds all that supervision does every few steps. The
-first steps of a turn, which fill the processor's caches again, and the first two turns are left
-out, the very first of which is long: what is looked at more closely while a run is young is over.
-While a training waits, the clock by which supervision does things stands still.
-Medians and quartiles are over the pairs of all rounds; `typical` is the ratio of the turns' median
-steps, without what is done every few steps. At 5 ms one more takes part: the plain script again,
-which says how much of a figure is chance. `--cpu` compares the CPU time of the processes, all their
-threads included, where other work shares the machine.
+first steps of a turn, which fill the processor's caches again, are left out, and so are the first
+turns, while a young run is looked at more closely. While a training waits, the clock by which
+supervision does things stands still. Medians and quartiles are over the pairs of all rounds;
+`typical` is the ratio of the turns' median steps, without what is done every few steps. At 5 ms one
+more takes part: the plain script again, which says how much of a figure is chance. `--young N`
+counts the first N steps instead, the very first included: sums of whole rounds. `--beside` lets
+what people accept take part, unsupervised: a read of loss and norm a step, three values to
+TensorBoard or to W&B offline, Lightning's loop. `--cpu` compares the CPU time of the processes, all
+their threads included, where other work shares the machine.
 """
 
 from __future__ import annotations
@@ -23,7 +27,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,10 +37,18 @@ from benchmarks.pipeline_cost import measure_pipeline_us
 TRAINER = Path(__file__).with_name("timed_trainer.py")
 TURN = 64
 COLD_STEPS = 4
-WARM_UP_TURNS = 2
-TURNS = {2.0: 30, 5.0: 24, 50.0: 8}
-LAYERS = {2.0: 1, 5.0: 2, 50.0: 2}
-FIRST_TURN = {2.0: 2048, 5.0: 2048, 50.0: 256}
+TURNS = {2.0: 30, 5.0: 24, 10.0: 16, 20.0: 12, 50.0: 8}
+LAYERS = {2.0: 1, 5.0: 2, 10.0: 2, 20.0: 2, 50.0: 2}
+WARM_UP_TURNS = {2.0: 32, 5.0: 32, 10.0: 16, 20.0: 8, 50.0: 4}
+KINDS = {
+    "supervised": [],
+    "plain again": [],
+    "reads": ["--log", "reads"],
+    "tensorboard": ["--log", "tensorboard"],
+    "wandb": ["--log", "wandb"],
+    "lightning": ["--lightning"],
+}
+"""Who takes part beside the plain script, and with which of its options."""
 SUPERVISOR = ["-m", "supervisor.cli.main", "run", "--quiet", "--set", "report.enabled=false"]
 
 
@@ -47,6 +59,14 @@ class Workload:
     target_ms: float
     batch: int
     cpu: bool = False
+    young: int = 0
+
+    def turns(self) -> int:
+        return (
+            -(-self.young // TURN)
+            if self.young
+            else TURNS[self.target_ms] + WARM_UP_TURNS[self.target_ms]
+        )
 
     def options(self, turns: int) -> list[str]:
         return [
@@ -59,18 +79,17 @@ class Workload:
 class Player:
     """One process of the script that waits for its turns."""
 
-    def __init__(self, workload: Workload, turns: int, folder: Path, supervised: bool) -> None:
+    def __init__(self, workload: Workload, turns: int, folder: Path, kind: str) -> None:
         folder.mkdir()
         self._out = folder / "times.json"
         go, done = folder / "go", folder / "done"
         os.mkfifo(go)
         os.mkfifo(done)
         line = [sys.executable]
-        if supervised:
+        if kind == "supervised":
             line += [*SUPERVISOR, "--run-dir", str(folder / "run")]
         line += [str(TRAINER), *workload.options(turns), "--out", str(self._out)]
-        line += ["--first-turn", str(FIRST_TURN[workload.target_ms])]
-        line += ["--go", str(go), "--done", str(done)]
+        line += ["--go", str(go), "--done", str(done), *KINDS.get(kind, ())]
         self._process = subprocess.Popen(line, stdout=subprocess.DEVNULL)
         self._go = os.open(go, os.O_WRONLY)
         self._done = os.open(done, os.O_RDONLY)
@@ -83,8 +102,7 @@ class Player:
     def times(self) -> list[list[float]]:
         """Seconds of each step, by turn. Waits for the end of the process."""
         self._process.wait()
-        turns = json.loads(self._out.read_text())[WARM_UP_TURNS:]
-        return [times[COLD_STEPS:] for times in turns]
+        return list(json.loads(self._out.read_text()))
 
     def close(self) -> None:
         self._process.kill()
@@ -93,22 +111,27 @@ class Player:
         os.close(self._done)
 
 
-def play_round(
-    workload: Workload, folder: Path, supervised: Sequence[bool]
-) -> list[list[list[float]]]:
-    """The steps, by turn, of one process for each of `supervised`."""
-    turns = TURNS[workload.target_ms] + WARM_UP_TURNS
+def play_round(workload: Workload, folder: Path, kinds: Sequence[str]) -> list[list[list[float]]]:
+    """The steps, by turn, of one process for each of `kinds`."""
+    turns = workload.turns()
     with ExitStack() as stack:
         players = []
-        for index, with_us in enumerate(supervised):
-            player = Player(workload, turns, folder / str(index), with_us)
+        for index, kind in enumerate(kinds):
+            player = Player(workload, turns, folder / str(index), kind)
             stack.callback(player.close)
             players.append(player)
         for turn in range(turns):
             first = turn % len(players)
             for player in (*players[first:], *players[:first]):
                 player.play()
-        return [player.times() for player in players]
+        return [_counted(workload, player.times()) for player in players]
+
+
+def _counted(workload: Workload, turns: list[list[float]]) -> list[list[float]]:
+    """The turns that count: all steps of a young run as one, else those after the warm-up."""
+    if workload.young:
+        return [[seconds for times in turns for seconds in times]]
+    return [times[COLD_STEPS:] for times in turns[WARM_UP_TURNS[workload.target_ms] :]]
 
 
 def batch_for(target_ms: float, folder: Path) -> int:
@@ -116,7 +139,7 @@ def batch_for(target_ms: float, folder: Path) -> int:
     costs = []
     for batch in (1, 32):
         out = folder / f"batch_{batch}.json"
-        line = [*Workload(target_ms, batch).options(turns=2), "--out", str(out)]
+        line = [*Workload(target_ms, batch, young=1).options(turns=2), "--out", str(out)]
         subprocess.run([sys.executable, str(TRAINER), *line], check=True)
         costs.append(1000.0 * statistics.median(json.loads(out.read_text())[-1]))
     slope = max((costs[1] - costs[0]) / 31.0, 1e-3)
@@ -124,19 +147,16 @@ def batch_for(target_ms: float, folder: Path) -> int:
 
 
 def compare(
-    workload: Workload, rounds: int, folder: Path, others: Mapping[str, bool]
+    workload: Workload, rounds: int, folder: Path, kinds: Sequence[str]
 ) -> dict[str, dict[str, float]]:
-    """Plain steps and those of `others` (name → supervised), and their ratio's quartiles."""
-    plain: list[list[float]] = []
-    turns: dict[str, list[list[float]]] = {name: [] for name in others}
+    """The steps of `kinds` beside plain ones, and the quartiles of their ratios."""
+    turns: dict[str, list[list[float]]] = {kind: [] for kind in ("plain", *kinds)}
     for number in range(rounds):
         with tempfile.TemporaryDirectory(dir=folder) as place:
-            first, *rest = play_round(workload, Path(place), (False, *others.values()))
-        plain += first
-        for name, times in zip(others, rest, strict=True):
-            turns[name] += times
+            for kind, times in zip(turns, play_round(workload, Path(place), [*turns]), strict=True):
+                turns[kind] += times
         print(f"  round {number + 1} of {rounds}", file=sys.stderr, flush=True)
-    return {name: _row(workload, plain, turns[name]) for name in others}
+    return {kind: _row(workload, turns["plain"], turns[kind]) for kind in kinds}
 
 
 def _row(
@@ -144,7 +164,7 @@ def _row(
 ) -> dict[str, float]:
     pairs = list(zip(other, plain, strict=True))
     ratios = [statistics.mean(o) / statistics.mean(p) for o, p in pairs]
-    low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive")
+    low, middle, high = statistics.quantiles([*ratios, *ratios], n=4, method="inclusive")
     typical = [statistics.median(o) / statistics.median(p) for o, p in pairs]
     return {
         "target_ms": workload.target_ms,
@@ -175,24 +195,29 @@ def main() -> None:
     parser.add_argument(
         "--bare", action="store_true", help="nothing but plain and supervised at 5 ms, too"
     )
+    parser.add_argument("--young", type=int, default=0, help="count the first steps, so many")
+    parser.add_argument("--beside", nargs="+", choices=[*KINDS][2:], default=[])
     parser.add_argument("--cpu", action="store_true", help="CPU time of the processes")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    rows = {}
+    rows: dict[str, dict[str, float]] = {}
+    loads = [os.getloadavg()[0]]
     print("step                   plain ms      other  mean step (quartiles)      typical step")
     with tempfile.TemporaryDirectory() as folder:
         for target in options.ms:
-            more = {"plain again": False} if target == 5.0 and not options.bare else {}
-            others = {f"{target:g} ms": True} | more
-            workload = Workload(target, batch_for(target, Path(folder)), options.cpu)
-            found = compare(workload, options.rounds, Path(folder), others)
+            again = target == 5.0 and not options.bare and not options.young
+            kinds = ["supervised", *(["plain again"] if again else []), *options.beside]
+            workload = Workload(target, batch_for(target, Path(folder)), options.cpu, options.young)
+            found = compare(workload, options.rounds, Path(folder), kinds)
+            found = {f"{target:g} ms {kind}": row for kind, row in found.items()}
             for name, row in found.items():
                 show(name, row)
             rows |= found
     pipeline_us = measure_pipeline_us()
     print(f"pipeline: {pipeline_us:.1f} us a step (all default detectors, predictor, ladder)")
     if options.json:
-        options.json.write_text(json.dumps({"steps": rows, "pipeline_us": pipeline_us}, indent=2))
+        figures = {"steps": rows, "pipeline_us": pipeline_us, "loads": [*loads, os.getloadavg()[0]]}
+        options.json.write_text(json.dumps(figures, indent=2))
 
 
 if __name__ == "__main__":
