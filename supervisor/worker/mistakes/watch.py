@@ -121,7 +121,9 @@ class MistakeWatch:
     def _drop(self, mistake: Mistake) -> None:
         mistake.forward_ended()
         self._kinds.remove(mistake)
-        self._sort()
+        self.is_enabled = bool(self._kinds)
+        for name, asked in self._of.items():
+            self._of[name] = [each for each in asked if each[0] is not mistake]
 
     # --- moments -----------------------------------------------------------------------------
 
@@ -188,9 +190,10 @@ class MistakeWatch:
     def backward(self, roots: Any) -> None:
         graph, seen = None, self._seen
         self._backwards += 1
-        if seen.updates in WALKED and self._backwards <= BACKWARDS and self._of["backward"]:
+        if seen.updates in WALKED and self._backwards <= BACKWARDS:
             with self._part:
-                graph = _walk(roots, has_tensor_hooks=seen.has_tensor_hooks())
+                if any(kind.walks for kind, _ in self._of["backward"]):
+                    graph = _walk(roots, has_tensor_hooks=seen.has_tensor_hooks())
         seen.loss = roots if isinstance(roots, torch.Tensor) else None
         self._ask("backward", seen, graph)
         seen.loss = None

@@ -32,27 +32,26 @@ class LossGraph:
         self.nodes: list[Any] = []
         self._by_name: dict[str, list[Any]] = {}
         self.leaves: dict[int, tuple[torch.Tensor, list[Any]]] = {}
-        seen: set[Any] = set()
+        inputs: dict[Any, list[Any]] = {}
         waiting = [root.grad_fn for root in roots if root.grad_fn is not None]
         while waiting:
             node = waiting.pop()
-            if node in seen:
+            if node in inputs:
                 continue
-            seen.add(node)
+            inputs[node] = [child for child, _ in node.next_functions if child is not None]
             self.nodes.append(node)
-            name = node.name()
-            self._by_name.setdefault(name, []).append(node)
+            self._by_name.setdefault(node.name(), []).append(node)
             if len(self.nodes) > MAX_NODES:
                 raise TooLarge
-            waiting += [child for child, _ in node.next_functions if child is not None]
-        for name, nodes in self._by_name.items():
-            if name in VIEWS:
-                continue
-            for node in nodes:
-                for child, _ in node.next_functions:
-                    leaf = getattr(behind_views(child), "variable", None)
-                    if leaf is not None:
-                        self.leaves.setdefault(id(leaf), (leaf, []))[1].append(node)
+            waiting += inputs[node]
+        views = {view for name in VIEWS for view in self._by_name.get(name, ())}
+        for node in self.nodes:
+            for child in () if node in views else inputs[node]:
+                while child in views and inputs[child]:
+                    child = inputs[child][0]
+                leaf = getattr(child, "variable", None)
+                if leaf is not None:
+                    self.leaves.setdefault(id(leaf), (leaf, []))[1].append(node)
 
     def named(self, *beginnings: str) -> Iterator[Any]:
         for name, nodes in self._by_name.items():

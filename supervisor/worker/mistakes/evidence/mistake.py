@@ -91,6 +91,7 @@ class Mistake(ABC):
         kind: in snake case; the name under which ``mistakes.on_purpose`` leaves it out.
         lasts: it is asked after the first updates, too: around evaluations, and of weights.
         follows_loaders: it is asked of each batch then, too.
+        walks: it looks at the graph that `backward` gets.
         in_a_row: it needs updates in a row: one that was left out ends it.
         is_over: it can prove nothing more, and is asked no more.
     """
@@ -98,6 +99,7 @@ class Mistake(ABC):
     kind: str
     lasts: bool = False
     follows_loaders: bool = False
+    walks: bool = True
     in_a_row: bool = False
     is_over: bool = False
 
@@ -163,7 +165,7 @@ class LossMistake(Mistake):
         self.is_over = (
             self.is_over
             or self._times >= self.times
-            or (seen.updates >= self.times and not self._times)
+            or (seen.updates >= self.times - 1 and not self._times)
         )
         if found is None or self._times < self.times:
             return None

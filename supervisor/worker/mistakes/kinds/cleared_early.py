@@ -37,6 +37,7 @@ class ClearedEarly(Mistake):
 
     kind = "gradients_cleared_early"
     in_a_row = True
+    walks = False
 
     def __init__(self) -> None:
         self._of: torch.Tensor | None = None

@@ -30,6 +30,7 @@ class NeverCleared(Mistake):
 
     kind = "gradients_never_cleared"
     in_a_row = True
+    walks = False
 
     def __init__(self) -> None:
         self._of: torch.Tensor | None = None

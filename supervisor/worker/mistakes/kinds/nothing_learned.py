@@ -47,6 +47,7 @@ class NothingLearned(Mistake):
 
     kind = "nothing_learned"
     in_a_row = True
+    walks = False
 
     def __init__(self) -> None:
         self._first: torch.Tensor | None = None
