@@ -20,6 +20,7 @@ from supervisor.storage.run.kept_memory import PLACES
 from supervisor.worker.checkpoints.rank_memory import RankMemory
 from supervisor.worker.core.part import ALWAYS, Arrived, Ended, Part, SavePoint
 from supervisor.worker.core.worker_context import WorkerContext
+from supervisor.worker.healing.collectives import Mode
 from supervisor.worker.ranks.exchanges import Exchanges
 from supervisor.worker.ranks.rank_context import RankContext
 
