@@ -24,7 +24,7 @@ GIVES_AND_GETS: dict[str, tuple[int | None, int | None]] = {
     "reduce_scatter_tensor_coalesced_": (1, 0),
     "barrier": (None, None),
 }
-"""Operation of ``c10d`` → places among its arguments of what this rank gives and gets."""
+"""RoutedOperation of ``c10d`` → places among its arguments of what this rank gives and gets."""
 OTHERS = (
     *("send", "recv_", "recv_any_source_", "monitored_barrier_", "reduce_", "gather_", "scatter_"),
     *("alltoall_", "alltoall_base_", "allgather_coalesced_"),
@@ -34,7 +34,7 @@ LARGE = 1 << 16
 """Bytes from which on a copy is avoided where it can be."""
 
 
-class Operation:
+class RoutedOperation:
     """An operation as torch makes it.
 
     Args:
@@ -73,7 +73,7 @@ class Call:
         is_plain: they all are dense ones of the processor.
     """
 
-    def __init__(self, operation: Operation, arguments: tuple[Any, ...]) -> None:
+    def __init__(self, operation: RoutedOperation, arguments: tuple[Any, ...]) -> None:
         self.operation, self.arguments = operation, arguments
         self.name = operation.name
         self.boxed: Any = arguments[operation.group_at]
