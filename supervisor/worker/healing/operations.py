@@ -24,7 +24,7 @@ GIVES_AND_GETS: dict[str, tuple[int | None, int | None]] = {
     "reduce_scatter_tensor_coalesced_": (1, 0),
     "barrier": (None, None),
 }
-"""RoutedOperation of ``c10d`` → places among its arguments of what this rank gives and gets."""
+"""Operation of ``c10d`` → places among its arguments of what this rank gives and gets."""
 OTHERS = (
     *("send", "recv_", "recv_any_source_", "monitored_barrier_", "reduce_", "gather_", "scatter_"),
     *("alltoall_", "alltoall_base_", "allgather_coalesced_"),
