@@ -34,7 +34,7 @@ LARGE = 1 << 16
 """Bytes from which on a copy is avoided where it can be."""
 
 
-class RoutedOperation:
+class Operation:
     """An operation as torch makes it.
 
     Args:
@@ -73,7 +73,7 @@ class Call:
         is_plain: they all are dense ones of the processor.
     """
 
-    def __init__(self, operation: RoutedOperation, arguments: tuple[Any, ...]) -> None:
+    def __init__(self, operation: Operation, arguments: tuple[Any, ...]) -> None:
         self.operation, self.arguments = operation, arguments
         self.name = operation.name
         self.boxed: Any = arguments[operation.group_at]

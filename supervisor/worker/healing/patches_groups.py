@@ -15,7 +15,7 @@ from supervisor.worker.healing.operations import (
     NAMESPACE,
     OTHERS,
     Call,
-    RoutedOperation,
+    Operation,
 )
 
 
@@ -56,13 +56,13 @@ def route_collectives(handle: Callable[[Call], Any]) -> bool:
 
     def override() -> None:
         for name in (*GIVES_AND_GETS, *OTHERS):
-            _LIBRARY.impl(name, _handler(handle, RoutedOperation(name)), KEY, allow_override=True)
+            _LIBRARY.impl(name, _handler(handle, Operation(name)), KEY, allow_override=True)
 
     unwarned(override, UserWarning)  # that it overrides
     return True
 
 
-def _handler(handle: Callable[[Call], Any], operation: RoutedOperation) -> Callable[..., Any]:
+def _handler(handle: Callable[[Call], Any], operation: Operation) -> Callable[..., Any]:
     def made(*arguments: Any) -> Any:
         return handle(Call(operation, arguments))
 

@@ -14,7 +14,7 @@ from supervisor.worker.core.process_signs import ExitRequest
 from supervisor.worker.healing import collectives as module
 from supervisor.worker.healing.collectives import Collectives, Mode
 from supervisor.worker.healing.collectives_log import CollectivesLog
-from supervisor.worker.healing.operations import RoutedOperation
+from supervisor.worker.healing.operations import Operation
 
 WORLD = "world"
 
@@ -60,7 +60,7 @@ class FakeCall:
     def __init__(
         self, value: float, *, name: str = "allreduce_", breaks: int = 0, waits: bool = True
     ) -> None:
-        self.name, self.operation = name, RoutedOperation(name)
+        self.name, self.operation = name, Operation(name)
         self.group, self.boxed, self.is_plain = Group(), "its own", True
         self.tensor = torch.tensor([value])
         self.breaks = breaks
