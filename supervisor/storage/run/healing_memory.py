@@ -10,7 +10,7 @@ import contextlib
 import mmap
 import os
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from supervisor.storage.run.kept_memory import PLACES
@@ -26,10 +26,8 @@ LOG_MAGIC = 0x6C6F6731
 
 _WORD = struct.Struct("<Q")
 _GENERATION, _DECLINED, _DONE = 0, 8, 16
-_FIRST_SLOT, _SLOT_BYTES = 64, 2560
-_STATE, _ANSWERED, _LENGTH, _TEXT, _COUNTS = 0, 8, 16, 24, 512
-COUNTS = (_SLOT_BYTES - _COUNTS) // _WORD.size
-"""Groups of which a rank tells how many collectives it has completed."""
+_FIRST_SLOT, _SLOT_BYTES = 64, 512
+_STATE, _ANSWERED, _LENGTH, _TEXT = 0, 8, 16, 24
 _ABSENT, _TAKES_PART, _OBJECTS = 0, 1, 2
 
 
@@ -48,8 +46,6 @@ class HealingMailbox:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
             self._memory = mmap.mmap(descriptor, os.fstat(descriptor).st_size)
-            # A memoryview of "Q" stores all eight bytes at once.
-            self._words = memoryview(self._memory).cast("Q")
         except ValueError as error:
             raise OSError(0, "no room", path) from error
         finally:
@@ -86,7 +82,7 @@ class HealingMailbox:
 
     def object_to(self, rank: int, why: str) -> None:
         """No rank can come back alone any more; empty: it can again."""
-        slot, text = self._slot(rank), why.encode()[: _COUNTS - _TEXT]
+        slot, text = self._slot(rank), why.encode()[: _SLOT_BYTES - _TEXT]
         self._memory[slot + _TEXT : slot + _TEXT + len(text)] = text
         self._put(slot + _LENGTH, len(text))
         self._put(slot + _STATE, _OBJECTS if why else _TAKES_PART)
@@ -109,15 +105,6 @@ class HealingMailbox:
     def answered(self, rank: int) -> int:
         """Returns how many collectives and messages the rank took from its log the last time."""
         return self._get(self._slot(rank) + _ANSWERED)
-
-    def completes(self, rank: int, group: int, count: int) -> None:
-        """So many of a group's collectives are over, and in the log; `group`: below `COUNTS`."""
-        self._words[(self._slot(rank) + _COUNTS) // 8 + group] = count
-
-    def passed(self, ranks: Iterable[int], group: int) -> int:
-        """Returns how many all of these ranks have completed."""
-        words, at = self._words, (_FIRST_SLOT + _COUNTS) // 8 + group
-        return min(words[at + rank * (_SLOT_BYTES // 8)] for rank in ranks)
 
     def _slot(self, rank: int) -> int:
         return _FIRST_SLOT + rank * _SLOT_BYTES

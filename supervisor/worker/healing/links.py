@@ -70,13 +70,8 @@ class Links:
         """Whether a rank has come, or comes, back since these connections were made."""
         return self._mailbox.generation != self.generation
 
-    @property
-    def is_told(self) -> bool:
-        """Whether the others know how far this rank is, in the newest generation."""
-        return self._mailbox.generation == self._told
-
     def of(self, group: Any, name: str) -> Any:
-        """Returns the connected group behind one of the script's, as operations take it.
+        """Returns the connected group behind one of the script's.
 
         Raises:
             RuntimeError: another rank is gone.
@@ -87,17 +82,12 @@ class Links:
             found = torch.distributed.ProcessGroup(store, group.rank(), group.size())
             backend = Gloo.own(store, group.rank(), group.size(), _timeout_of(group))
             kind: Any = torch.distributed.ProcessGroup.BackendType
-            found._register_backend(_CPU, kind.GLOO, backend)
-            self._groups[name] = found = (found.boxed(), found, backend)
-        return found[0]
-
-    def close(self) -> None:
-        """Whatever is under way in one of them fails, and whoever waits there for this rank."""
-        for _, _, backend in self._groups.values():
-            backend.abort()
+            found._register_backend(torch.device("cpu"), kind.GLOO, backend)
+            self._groups[name] = found
+        return found
 
     def drop(self) -> None:
-        """Forgets them; called when nothing is under way in them any more."""
+        """Closes all of them, so that whoever waits for this rank in one fails, too."""
         self._groups.clear()
 
     def await_word(self) -> bool:
@@ -119,6 +109,7 @@ class Links:
         newest = self._mailbox.generation
         store = self._prefixed(f"{newest}/at")
         if self._told != newest:
+            self.drop()
             self._told = newest
             store.set(str(self._rank), json.dumps(dict(completed)))
         keys = [str(rank) for rank in self._ranks]
@@ -145,16 +136,8 @@ class Links:
         return _c10d().PrefixStore(f"supervisor/healing/{name}", self._store)
 
 
-_CPU = torch.device("cpu")
-
-
-def is_gloo(group: Any) -> bool:
-    """Whether a group of the script's exchanges by gloo."""
-    return isinstance(group._get_backend(_CPU), Gloo.own)
-
-
 def _timeout_of(group: Any) -> Any:
-    return group._get_backend(_CPU).options._timeout
+    return group._get_backend(torch.device("cpu")).options._timeout
 
 
 def problem_here() -> str:

@@ -1,166 +1,153 @@
-"""The collectives that can be kept and made again, where torch chooses the device that makes them.
+"""The collectives that can be kept and made again, at the device key where torch makes them.
 
-All come by here: DDP's, FSDP2's, functional ones, those of objects, within `torch.inference_mode`.
+DDP, FSDP2, functional collectives and objects all come by here; what a script exchanges within
+`torch.inference_mode` does not, and is made in its own groups.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import xxhash
 
-NAMESPACE, KEY = "c10d", "BackendSelect"
-GIVES_AND_GETS: dict[str, tuple[int | None, int | None]] = {
-    "allreduce_": (0, 0),
-    "allreduce_coalesced_": (0, 0),
-    "broadcast_": (0, 0),
-    "allgather_": (1, 0),
-    "_allgather_base_": (1, 0),
-    "allgather_into_tensor_coalesced_": (1, 0),
-    "reduce_scatter_": (1, 0),
-    "_reduce_scatter_base_": (1, 0),
-    "reduce_scatter_tensor_coalesced_": (1, 0),
-    "barrier": (None, None),
+NAMESPACE, KEY = "c10d", "AutogradCPU"
+
+
+@dataclass(frozen=True, slots=True)
+class KeptOperation:
+    """Where the tensors of an operation of ``c10d`` are among its arguments.
+
+    Attributes:
+        gives: place of what this rank gives; None for none.
+        gets: place of what it gets.
+        is_of_all: it ends on no rank before all of its group have entered it.
+    """
+
+    gives: int | None
+    gets: int | None
+    is_of_all: bool = True
+
+
+KEPT = {
+    "allreduce_": KeptOperation(0, 0),
+    "allreduce_coalesced_": KeptOperation(0, 0),
+    "broadcast_": KeptOperation(0, 0, is_of_all=False),
+    "allgather_": KeptOperation(1, 0),
+    "_allgather_base_": KeptOperation(1, 0),
+    "allgather_into_tensor_coalesced_": KeptOperation(1, 0),
+    "reduce_scatter_": KeptOperation(1, 0),
+    "_reduce_scatter_base_": KeptOperation(1, 0),
+    "reduce_scatter_tensor_coalesced_": KeptOperation(1, 0),
+    "barrier": KeptOperation(None, None),
 }
-"""Operation of ``c10d`` → places among its arguments of what this rank gives and gets."""
+"""Name → where its tensors are."""
+
 OTHERS = (
     *("send", "recv_", "recv_any_source_", "monitored_barrier_", "reduce_", "gather_", "scatter_"),
     *("alltoall_", "alltoall_base_", "allgather_coalesced_"),
 )
 """Made as ever; a training that uses one of these is not healed."""
-LARGE = 1 << 16
-"""Bytes from which on a copy is avoided where it can be."""
-
-
-class Operation:
-    """An operation as torch makes it.
-
-    Args:
-        name: in ``c10d``.
-
-    Attributes:
-        is_kept: whether it can be kept and made again.
-        gives, gets: see `GIVES_AND_GETS`.
-    """
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.is_kept = name in GIVES_AND_GETS
-        self.gives, self.gets = GIVES_AND_GETS.get(name, (None, None))
-        self._torchs: Any = getattr(torch.ops.c10d, name).default
-        arguments = [argument.name for argument in self._torchs._schema.arguments]
-        self.group_at = arguments.index("process_group")
-        self.async_at = arguments.index("async_op") if "async_op" in arguments else None
-        self.returns = len(self._torchs._schema.returns)
-
-    def make(self, arguments: tuple[Any, ...]) -> Any:
-        """As torch; without the interpreter's lock, which gloo's threads need to let tensors go."""
-        return self._torchs._op_dk(torch._C.DispatchKey.CPU, *arguments)
 
 
 class Call:
     """One call of an operation.
 
     Args:
-        operation: that is called.
+        name: of the operation.
         arguments: all that torch has given.
-
-    Attributes:
-        boxed, group: of the script, as operations take it and as itself.
-        gives, gets: dense tensors of what this rank gives and gets.
-        is_plain: they all are dense ones of the processor.
     """
 
-    def __init__(self, operation: Operation, arguments: tuple[Any, ...]) -> None:
-        self.operation, self.arguments = operation, arguments
-        self.name = operation.name
-        self.boxed: Any = arguments[operation.group_at]
-        self.group: Any = torch.distributed.ProcessGroup.unbox(self.boxed)
-        gives, gets = operation.gives, operation.gets
-        self.gives = [] if gives is None else list(_tensors(arguments[gives]))
-        self.gets = self.gives
-        if gets != gives:
-            self.gets = list(_tensors(arguments[gets]))  # type: ignore[index]
-        self.is_plain = all(
-            tensor.layout is torch.strided and tensor.is_cpu for tensor in self.gives
-        ) and (
-            gets == gives
-            or all(tensor.layout is torch.strided and tensor.is_cpu for tensor in self.gets)
+    def __init__(self, name: str, arguments: tuple[Any, ...]) -> None:
+        self.name, self.arguments = name, list(arguments)
+        self.operation = KEPT.get(name)
+        self._group_at = _group_place(name)
+        self.group: Any = torch.distributed.ProcessGroup.unbox(self.arguments[self._group_at])
+
+    @property
+    def gives(self) -> list[torch.Tensor]:
+        place = None if self.operation is None else self.operation.gives
+        return [] if place is None else list(_tensors(self.arguments[place]))
+
+    @property
+    def gets(self) -> list[torch.Tensor]:
+        place = None if self.operation is None else self.operation.gets
+        return [] if place is None else list(_tensors(self.arguments[place]))
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether all its tensors are dense ones of the processor."""
+        return all(
+            tensor.layout == torch.strided and tensor.device.type == "cpu"
+            for tensor in (*self.gives, *self.gets)
         )
-
-    @property
-    def is_in_place(self) -> bool:
-        """Whether what this rank gives is lost by it."""
-        return self.gets is self.gives
-
-    @property
-    def is_waited_for(self) -> bool:
-        """Whether the caller waits for it at once."""
-        at = self.operation.async_at
-        return at is None or (at < len(self.arguments) and not self.arguments[at])
 
     def signature(self, group: str) -> int:
         """Returns one number for the operation, its group, shapes and plain arguments."""
-        plain = [each for each in self.arguments if type(each) is int][:2]
-        tensors = self.gives if self.is_in_place else [*self.gives, *self.gets]
-        key = (self.name, group, *plain, *[(t.shape, t.dtype) for t in tensors])
-        found = _SIGNATURES.get(key)
-        if found is None:
-            found = _SIGNATURES[key] = xxhash.xxh3_64_intdigest(repr(key).encode())
-        return found
+        plain = [each for each in self.arguments if isinstance(each, int)][:2]
+        shapes = [(tuple(t.shape), str(t.dtype)) for t in (*self.gives, *self.gets)]
+        return xxhash.xxh3_64_intdigest(repr((self.name, group, plain, shapes)).encode())
 
-    def split(self) -> tuple[list[torch.Tensor], torch.Tensor | None]:
-        """Returns what others gave it, and where it gets back what it gave itself; None where that
-        is no part on its own."""
-        if self.name == "_allgather_base_" and self.gives[0].nbytes >= LARGE:
-            (gets,), size = self.gets, self.gives[0].numel()
-            if gets.is_contiguous():
-                flat, at = gets.view(-1), self.group.rank() * size
-                return [flat[:at], flat[at + size :]], flat[at : at + size]
-        return self.gets, None
-
-    def make(self, boxed: Any) -> Any:
-        """Begins it in this group, as torch does, and returns what torch returns.
+    def make(self, group: Any) -> Any:
+        """Makes it in this group, as torch does, and waits for it. Without the interpreter's lock:
+        gloo's threads need it to let tensors go.
 
         Raises:
             RuntimeError: another rank is gone, or it failed.
         """
-        at = self.operation.group_at
-        given = (*self.arguments[:at], boxed, *self.arguments[at + 1 :])
-        return self.operation.make(given)
+        given = list(self.arguments)
+        given[self._group_at] = group.boxed()
+        with torch._C._AutoDispatchBelowAutograd():
+            made = _operator(self.name)(*given)
+        if self.operation is not None:
+            torch.distributed.Work.unbox(made[-1] if isinstance(made, tuple) else made).wait()
+        return made
 
-    def work_of(self, made: Any) -> Any:
-        """Returns the work in what `make` has returned."""
-        return torch.distributed.Work.unbox(made if self.operation.returns == 1 else made[-1])
-
-    def again(self, *, fills: bool) -> Call:
-        """Returns the same call with memory of its own for what it gets.
-
-        Args:
-            fills: also for what it gives; the caller fills that.
-        """
+    def again(self, gave: Sequence[torch.Tensor]) -> Call:
+        """Returns the same call with memory of its own, and what this rank gave then."""
         operation, given = self.operation, list(self.arguments)
-        for place in {operation.gets, operation.gives if fills else operation.gets} - {None}:
-            given[place] = _like(given[place])  # type: ignore[index]
-        return Call(operation, tuple(given))
+        assert operation is not None
+        for place in {operation.gives, operation.gets} - {None}:
+            given[place] = _copied(given[place])  # type: ignore[index]
+        call = Call(self.name, tuple(given))
+        fill(call.gives, gave)
+        return call
 
-    def ended(self, future: torch.futures.Future[Any] | None = None) -> Any:
-        """Returns what the operation returns.
-
-        Args:
-            future: ends with it; None: it has ended.
-        """
-        if future is None:
-            future = torch.futures.Future()
-            future.set_result(self.gets)
+    def ended(self, came: list[torch.Tensor]) -> Any:
+        """Returns what the operation returns, its work done."""
+        future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
+        future.set_result(came)
         c10d: Any = torch._C._distributed_c10d
         work = c10d._create_work_from_future(future).boxed()
-        return work if self.operation.returns == 1 else (self.arguments[0], work)
+        returns = len(_operator(self.name)._schema.returns)
+        return work if returned_alone(returns) else (self.arguments[0], work)
 
 
-_SIGNATURES: dict[Any, int] = {}
+def returned_alone(returns: int) -> bool:
+    """Whether an operation returns its work and nothing else."""
+    return returns == 1
+
+
+def fill(tensors: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
+    """Copies each value into its tensor."""
+    for tensor, value in zip(tensors, values, strict=True):
+        tensor.copy_(value)
+
+
+def _operator(name: str) -> Any:
+    return getattr(torch.ops.c10d, name).default
+
+
+def _group_place(name: str) -> int:
+    if name not in _PLACES:
+        names = [argument.name for argument in _operator(name)._schema.arguments]
+        _PLACES[name] = names.index("process_group")
+    return _PLACES[name]
+
+
+_PLACES: dict[str, int] = {}
 
 
 def _tensors(found: Any) -> Iterator[torch.Tensor]:
@@ -171,7 +158,7 @@ def _tensors(found: Any) -> Iterator[torch.Tensor]:
             yield from _tensors(each)
 
 
-def _like(found: Any) -> Any:
+def _copied(found: Any) -> Any:
     if isinstance(found, torch.Tensor):
-        return torch.empty_like(found, memory_format=torch.contiguous_format)
-    return [_like(each) for each in found]
+        return found.clone()
+    return [_copied(each) for each in found]

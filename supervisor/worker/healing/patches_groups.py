@@ -8,15 +8,9 @@ from typing import Any
 import torch
 
 from supervisor.unwarned import unwarned
+from supervisor.worker.healing import functional
 from supervisor.worker.healing.links import Gloo
-from supervisor.worker.healing.operations import (
-    GIVES_AND_GETS,
-    KEY,
-    NAMESPACE,
-    OTHERS,
-    Call,
-    Operation,
-)
+from supervisor.worker.healing.operations import KEPT, KEY, NAMESPACE, OTHERS, Call
 
 
 def route_collectives(handle: Callable[[Call], Any]) -> bool:
@@ -30,7 +24,7 @@ def route_collectives(handle: Callable[[Call], Any]) -> bool:
     """
     c10d: Any = getattr(torch.distributed, "distributed_c10d", None)
     gloo: Any = getattr(c10d, "ProcessGroupGloo", None)
-    if not hasattr(gloo, "abort"):
+    if gloo is None or not hasattr(torch._C, "_AutoDispatchBelowAutograd"):
         return False
 
     class Unconnected(type):
@@ -55,19 +49,22 @@ def route_collectives(handle: Callable[[Call], Any]) -> bool:
     c10d.ProcessGroupGloo = Unconnected("ProcessGroupGloo", (), {})
 
     def override() -> None:
-        for name in (*GIVES_AND_GETS, *OTHERS):
-            _LIBRARY.impl(name, _handler(handle, Operation(name)), KEY, allow_override=True)
+        for name in (*KEPT, *OTHERS):
+            _LIBRARY.impl(name, _handler(handle, name), KEY, allow_override=True)
+        for name, made in functional.operations().items():
+            _FUNCTIONAL.impl(name, made, functional.KEY, allow_override=True)
 
     unwarned(override, UserWarning)  # that it overrides
     return True
 
 
-def _handler(handle: Callable[[Call], Any], operation: Operation) -> Callable[..., Any]:
+def _handler(handle: Callable[[Call], Any], name: str) -> Callable[..., Any]:
     def made(*arguments: Any) -> Any:
-        return handle(Call(operation, arguments))
+        return handle(Call(name, arguments))
 
     return made
 
 
+_FUNCTIONAL: Any = torch.library.Library(functional.NAMESPACE, "IMPL")
 _LIBRARY: Any = torch.library.Library(NAMESPACE, "IMPL")
 """What it holds is gone when it is freed."""

@@ -75,9 +75,6 @@ def collectives_of(context: WorkerContext) -> Collectives | None:
         heals=own.is_healing,
         steps_done=lambda: progress.steps_done,
         most_cost=MOST_COST if is_auto else None,
-        tell=lambda why: context.warn(
-            f"a killed rank has all start again: {why}", aloud=place.is_first_rank
-        ),
     )
     why = problem_here()
     if why or not route_collectives(collectives.handle):

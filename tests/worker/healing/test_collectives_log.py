@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 import torch
 
 from supervisor.storage.run.healing_memory import HealingMemory
-from supervisor.worker.healing.collectives_log import CollectivesLog, checksum_of, copy_out
+from supervisor.worker.healing.collectives_log import CollectivesLog, checksum_of
 
 SIZE = 1 << 16
 
@@ -27,27 +26,12 @@ def path_of(memory: HealingMemory, rank: int = 0, log: int = 0) -> str:
     return found
 
 
-def append(log: CollectivesLog, signature: int, checksum: int, got: Sequence[Any]) -> bool:
-    """Returns whether it had room."""
-    messages = [each for each in got if isinstance(each, bytes)]
-    tensors = [each for each in got if not isinstance(each, bytes)]
-    length = sum(map(len, messages)) + sum(each.nbytes for each in tensors)
-    address = log.reserve(signature, checksum, length)
-    if address is None:
-        return False
-    for message in messages:
-        log.write(address, message)
-    copy_out(tensors, address)
-    log.commit(address, length)
-    return True
-
-
 def test_entries_are_there_for_the_process_that_comes_next(memory: HealingMemory) -> None:
     before = CollectivesLog(path_of(memory), SIZE)
     before.start(7)
     gave = [torch.arange(5.0), torch.tensor([1, 2], dtype=torch.int16), torch.zeros(0)]
-    append(before, 11, 12, gave)
-    append(before, 13, 0, [b"message"])
+    before.append(11, 12, gave)
+    before.append(13, 0, [b"message"])
 
     after = CollectivesLog(path_of(memory), SIZE)
 
@@ -64,9 +48,9 @@ def test_entries_are_there_for_the_process_that_comes_next(memory: HealingMemory
 def test_an_entry_counts_only_once_it_is_whole(memory: HealingMemory) -> None:
     log = CollectivesLog(path_of(memory), SIZE)
     log.start(0)
-    append(log, 1, 0, [b"whole"])
+    log.append(1, 0, [b"whole"])
     used = log.used
-    append(log, 2, 0, [b"half"])
+    log.append(2, 0, [b"half"])
     file = os.open(path_of(memory), os.O_RDWR)
     os.pwrite(file, used.to_bytes(8, "little"), 16)  # killed before this was stored
     os.close(file)
@@ -80,13 +64,13 @@ def test_a_log_without_room_is_of_no_use_until_it_begins_anew(memory: HealingMem
     log = CollectivesLog(path_of(memory), SIZE)
     log.start(3)
 
-    fits = append(log, 1, 0, [torch.zeros(SIZE // 5)])
-    is_nearly_full = log.is_nearly_full
-    has_room = append(log, 2, 0, [torch.zeros(SIZE // 4)])
+    fits = log.append(1, 0, [torch.zeros(SIZE // 8)])
+    is_half_full = log.is_half_full
+    has_room = log.append(2, 0, [torch.zeros(SIZE // 4)])
 
-    assert (fits, is_nearly_full, has_room, memory.log_step(0, 0)) == (True, True, False, -1)
+    assert (fits, is_half_full, has_room, memory.log_step(0, 0)) == (True, True, False, -1)
     log.start(4)
-    assert append(log, 1, 0, [b"again"])
+    assert log.append(1, 0, [b"again"])
     assert memory.log_step(0, 0) == 4
 
 
@@ -94,7 +78,7 @@ def test_values_come_back_into_memory_that_does_not_lie_in_one_piece(memory: Hea
     log = CollectivesLog(path_of(memory), SIZE)
     log.start(0)
     gave = torch.arange(6, dtype=torch.bfloat16).view(2, 3).t()
-    append(log, 1, checksum_of([gave]), [gave])
+    log.append(1, checksum_of([gave]), [gave])
     got = torch.zeros(2, 3, dtype=torch.bfloat16).t()
     (entry,) = log.entries()
 
