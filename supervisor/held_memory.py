@@ -157,6 +157,7 @@ class HeldMemory:
         agreed: those for which all ranks have, which must keep the same ones; None alone.
         size: of the last copy that was asked for.
         has_trained: a step was made in this process, so that its peak is known.
+        beside: bytes of the logs of collectives (`worker/healing/`), which count like copies.
     """
 
     def __init__(
@@ -170,7 +171,7 @@ class HeldMemory:
         at_peak: Callable[[], int] = taken_at_peak,
         tell: Callable[[int], None] = lambda copies: None,
     ) -> None:
-        self.offered = self.size = 0
+        self.offered = self.size = self.beside = 0
         self.agreed: int | None = None
         self.has_trained = False
         self._settings = settings
@@ -192,9 +193,16 @@ class HeldMemory:
         own, others = self._held.get(who), [h for w, h in self._held.items() if w != who]
         if self._most is not None and copies + sum(h.copies for h in others) > self._most:
             return False
-        needed = size * copies + sum(h.bytes for h in others)
+        needed = size * copies + sum(h.bytes for h in others) + self.beside
         has_it = own is not None and own.bytes >= size * copies
         return needed <= self._share() * (TIGHT if has_it else 1.0)
+
+    def takes_beside(self, size: int) -> bool:
+        """Whether `beside` may be so many bytes, which it is then."""
+        copies = sum(held.bytes for held in self._held.values())
+        fits = size + copies <= self._share() * (TIGHT if self.beside >= size else 1.0)
+        self.beside = size if fits else 0
+        return fits
 
     def snapshots(self, size: int, wished: int) -> int:
         """How many snapshots of this size may be held."""
@@ -203,7 +211,7 @@ class HeldMemory:
             who: held if (held := self._held.get(who)) else _Held(size, copies)
             for who, copies in self._first.items()
         }
-        taken = sum(held.bytes for held in reserved.values())
+        taken = sum(held.bytes for held in reserved.values()) + self.beside
         most = min(wished, int(self._settings.max_gib * (1 << 30) // size))
         if self._most is not None:
             most = min(most, max(0, self._most - sum(h.copies for h in reserved.values())))
@@ -259,7 +267,7 @@ class HeldMemory:
 
     def _share(self) -> float:
         """Bytes for all copies: of what would be free without them."""
-        held = sum(held.bytes for held in self._held.values())
+        held = sum(held.bytes for held in self._held.values()) + self.beside
         share = self._settings.max_share * (self.free() + held)
         return share if self.has_trained else UNTRAINED * share
 

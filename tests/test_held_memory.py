@@ -51,6 +51,18 @@ class Room:
         return has_buffer, fits
 
 
+def test_logs_beside_the_copies_take_of_the_same_share() -> None:
+    room = Room(1_600)  # of which all copies may take 400 MB
+    room.memory.holds(SNAPSHOTS, 100 * MB, 2)
+
+    too_much, fits = (room.memory.takes_beside(n * MB) for n in (201, 200))
+
+    assert (too_much, fits) == (False, True)
+    assert not room.memory.allows(BUFFER, 100 * MB)
+    assert room.memory.takes_beside(0)
+    assert room.memory.allows(BUFFER, 100 * MB)
+
+
 @pytest.mark.parametrize(
     ("free_mb", "found"),
     [

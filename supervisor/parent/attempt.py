@@ -270,8 +270,7 @@ class Attempt:
         may_go_on = self._s.inbox.asked_by is None and self._kill_at_s is None
         steps = [watch.feed.last_step for watch in self._watches]
         healing.look(process, steps, may_go_on=may_go_on)
-        if healing.is_waiting:
-            watchdog.saw_sign_of_life(now_s)
+        watchdog.starts_again(healing.is_waiting, now_s)
 
     def _line(self) -> list[str]:
         s = self._s

@@ -16,8 +16,6 @@ from supervisor.records import WorkerOrder
 from supervisor.storage.run.healing_memory import HealingMemory
 from supervisor.storage.run.rundir import RunDirectory
 
-CATCHES_UP_WITHIN_S = 600.0
-"""For the set-up of the script, its replay and the steps since its state; then all start again."""
 _CHANGES = ("skip_steps", "lr_factor", "fp32", "batch_factor", "checkpoint_activations", "resigned")
 PART = ".part-"
 """With this the name of what a rank hands over of a checkpoint begins."""
@@ -121,7 +119,7 @@ class RankHealing:
         elif any(process.codes.values()):
             ended = ", ".join(str(each) for each, code in sorted(process.codes.items()) if code)
             self._decline(f"rank {rank} does not come back alone: rank {ended} has ended meanwhile")
-        elif waited_s > CATCHES_UP_WITHIN_S or not may_go_on:
+        elif not may_go_on:
             self._decline(f"rank {rank} is not back after {waited_s:.0f} s")
         elif process.codes:  # the others need it no more, and make nothing with it any more
             mailbox.decline()
@@ -158,7 +156,9 @@ class RankHealing:
         if self._memory.log_step(rank, place) != step:
             return "its log has not all that came after its state"
         folder = self._rundir.checkpoints
-        if any(folder.glob(f"{PART}*")):
+        # Those of earlier attempts are left over, and an "off" says that nothing is written.
+        parts = [part.name for part in folder.glob(f"{PART}*-{self._order.attempt}-*")]
+        if any("-off" not in name for name in parts):
             return "a checkpoint was being written"
         saved = [int(p.name.rpartition("_")[2]) for p in folder.glob("step_*") if p.is_dir()]
         if max(saved, default=0) > step:

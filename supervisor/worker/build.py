@@ -330,7 +330,7 @@ class BuiltWorker(WorkerContext):
         checkpoints = CheckpointListener(self, checkpointer, self.capture, times)
         of_rank = RankMemory(self.kept, self.place, self.memory) if self.kept else None
         healing = LiveHealing(self, self.ranks, self.exchanges, self.snapshots.clear)
-        soon = healing.follow(of_rank)
+        soon = healing.follow(of_rank, self.memory)
         self.exit_checkpoint = ExitCheckpoint(self, self.capture, checkpointer, of_rank, soon)
         found: list[Part] = [
             *(self.whole, times, FirstVariables(self.held), self.loading, self.files),

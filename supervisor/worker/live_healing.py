@@ -10,9 +10,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import psutil
+
 from supervisor.errors import ReplayError
 from supervisor.events.state_events import Healed
+from supervisor.held_memory import HeldMemory
 from supervisor.storage.run import healing_memory
+from supervisor.storage.run.kept_memory import PLACES
 from supervisor.worker.checkpoints.rank_memory import RankMemory
 from supervisor.worker.core.part import ALWAYS, Arrived, Ended, Part, SavePoint
 from supervisor.worker.core.worker_context import WorkerContext
@@ -20,6 +24,11 @@ from supervisor.worker.healing.collectives import Mode
 from supervisor.worker.ranks.exchanges import Exchanges
 from supervisor.worker.ranks.rank_context import RankContext
 
+SHORTEST_SET_UP_S = 10.0
+"""With ``restart.healing: auto`` a shorter one is no reason to pay for healing."""
+LOG_STATES, LEAST_LOG = 32, 1 << 20
+"""A log takes so many times the state where there is room: a step of Adam adds a third of it, and
+new states come some 50 steps apart then. The least is one, and as many bytes."""
 HEALING = "healing"
 """In the meta of a kept state: where its rank stood among the others."""
 
@@ -48,6 +57,9 @@ class LiveHealing(Part):
         self._progress = context.progress
         self._rank = context.rank
         self._at_step = -1
+        self._memory: HeldMemory | None = None
+        self._is_auto = self._tells = context.settings.restart.healing == "auto"
+        self._warn, self._is_first = context.warn, context.place.is_first_rank
         if collectives is None:
             return
         collectives.on_met.append(forget_snapshots)
@@ -56,7 +68,7 @@ class LiveHealing(Part):
             context.schedule.repeats = lambda: collectives.repeats
             collectives.on_met.append(self._caught_up)
 
-    def follow(self, memory: RankMemory | None) -> Callable[[], bool] | None:
+    def follow(self, memory: RankMemory | None, held: HeldMemory) -> Callable[[], bool] | None:
         """What comes after each state that is kept there is logged from here on.
 
         Returns:
@@ -65,9 +77,24 @@ class LiveHealing(Part):
         collectives = self._collectives
         if collectives is None or memory is None:
             return None
-        memory.on_kept = collectives.state_kept
+        self._memory = held
+        memory.on_kept = self._state_kept
         memory.on_forgotten = collectives.states_forgotten
         return lambda: collectives.wants_state
+
+    def _state_kept(self, place: int, step: int) -> None:
+        """The logs take what copies of the state leave, or nothing is healed."""
+        collectives, held = self._collectives, self._memory
+        if collectives is None or held is None or collectives.objection:
+            return
+        size, beginning = max(held.size, LEAST_LOG), collectives.beginning_bytes
+        times = LOG_STATES
+        while times and not held.takes_beside(PLACES * times * size + beginning):
+            times //= 2
+        if times:
+            collectives.state_kept(place, step, times * size)
+        else:
+            collectives.object_to("its logs would take more memory than snapshot.max_share leaves")
 
     def training_starts(self) -> None:
         if self._collectives is not None:
@@ -78,8 +105,22 @@ class LiveHealing(Part):
         return ALWAYS if is_measured else super().next_boundary(step)
 
     def at_boundary(self, step: int) -> None:
-        if self._collectives is not None:
-            self._collectives.boundary(step, time.monotonic())
+        collectives = self._collectives
+        if collectives is None:
+            return
+        if self._is_auto and collectives.mode is Mode.MADE:
+            self._is_auto = False
+            set_up_s = time.time() - psutil.Process().create_time()
+            if set_up_s <= SHORTEST_SET_UP_S:
+                collectives.object_to(
+                    f"the set-up took {set_up_s:.1f} s, and only above {SHORTEST_SET_UP_S:.0f} s "
+                    "is it worth its cost"
+                )
+        collectives.boundary(step, time.monotonic())
+        if self._tells and collectives.objection:
+            self._tells = False
+            told = f"a killed rank has all start again: {collectives.objection}"
+            self._warn(told, aloud=self._is_first)
 
     def save(self, point: SavePoint) -> None:
         if self._collectives is not None and point.for_later:

@@ -167,6 +167,15 @@ def test_all_ranks_start_again_where_something_speaks_against_it(
     assert watched.said[-1].endswith("all ranks start again")
 
 
+def test_what_is_left_of_other_saves_speaks_against_nothing(watched: Watched) -> None:
+    for name in (".part-00000024-0-0", ".part-00000024-1-0-off2"):
+        (watched.rundir.checkpoints / name).mkdir()
+    watched.process.codes[1] = KILLED
+    watched.look()
+
+    assert watched.process.started
+
+
 def test_a_second_death_ends_it(watched: Watched) -> None:
     watched.process.codes[1] = KILLED
     watched.look()

@@ -64,6 +64,7 @@ class Watchdog:
         self._last_step_s: float | None = None
         self._started_s = started_s
         self._steps = 0
+        self._is_starting_again = False
         self._step_times_s: deque[float] = deque(maxlen=WINDOW)
 
     def saw_steps(self, count: int, now_s: float) -> None:
@@ -86,6 +87,13 @@ class Watchdog:
         self._cpu_at_sign_s = self._cpu_s
         self._all_cpu_at_sign_s = self._all_cpu_s
 
+    def starts_again(self, is_starting: bool, now_s: float) -> None:
+        """Takes in whether a rank is on its way back, for which the others wait: its silence may
+        last as long as at a start."""
+        if is_starting != self._is_starting_again:
+            self._is_starting_again = is_starting
+            self.saw_sign_of_life(now_s)
+
     def saw_cpu_time(self, cpu_s: float, all_cpu_s: float | None = None) -> None:
         """Takes in the processor time that the worker has used so far, and that of its descendants
         too, which count at a start: later they may be loaders that work ahead of a hung training.
@@ -101,7 +109,7 @@ class Watchdog:
     def timeout_s(self, now_s: float) -> float:
         """Returns how long silence may last; a timeout that the user set is meant as it is."""
         settings = self._settings
-        if self._steps == 0:
+        if self._steps == 0 or self._is_starting_again:
             return self._start_timeout_s(now_s)
         if settings.hang_timeout_s is not None:
             return settings.hang_timeout_s
@@ -152,6 +160,8 @@ class Watchdog:
         """
         settings = self._settings
         known_s = self._known_start_s
+        if self._is_starting_again:
+            known_s = max(known_s or 0.0, self._longest_start_s)
         work_s = self._all_cpu_s - self._all_cpu_at_sign_s
         if known_s is None or work_s > START_BUSY_SHARE * self.silent_s(now_s):
             return settings.first_step_timeout_s

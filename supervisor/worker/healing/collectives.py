@@ -77,6 +77,7 @@ class Collectives:
         called: group → collectives that this rank has called.
         completed: those of them that are over.
         answers: how many collectives and messages the log has answered.
+        objection: why no rank can come back alone in this attempt; empty if one can.
         on_met: called when all ranks have come together again.
     """
 
@@ -109,7 +110,7 @@ class Collectives:
         self._entries: list[Entry] = []
         self._at = 0
         self._trains = False
-        self._objected = ""
+        self.objection = ""
         self._writing = threading.Lock()
         self._most_cost = most_cost
         self._cost_s = 0.0
@@ -126,8 +127,8 @@ class Collectives:
 
     def object_to(self, why: str) -> None:
         """None can any more in this attempt; the first reason is told."""
-        if not self._objected:
-            self._objected = why
+        if not self.objection:
+            self.objection = why
             self._mailbox.object_to(self._rank, why)
 
     # --- what is kept ------------------------------------------------------------------------
@@ -139,12 +140,17 @@ class Collectives:
         if torch.distributed.is_initialized() and not is_agents_store(c10d._get_default_store()):
             self.object_to("the ranks meet in a store of their own")
 
-    def state_kept(self, place: int, step: int) -> None:
+    @property
+    def beginning_bytes(self) -> int:
+        """Of what the ranks exchanged before their training."""
+        return self._logs[BEGINNING].used
+
+    def state_kept(self, place: int, step: int, most_bytes: int) -> None:
         """The rank's state of `step` is in this place of its memory: what comes after it is kept
-        from here on."""
+        from here on, so many bytes at most."""
         if not self._heals:
             self._section = self._logs[place]
-            self._section.start(step)
+            self._section.start(step, most_bytes)
 
     def states_forgotten(self) -> None:
         """There is no such state any more."""
@@ -387,7 +393,7 @@ class Collectives:
     @property
     def is_measured(self) -> bool:
         """Whether `boundary` has something to do."""
-        return self._most_cost is not None
+        return self._most_cost is not None and not self.objection
 
     def boundary(self, step: int, now_s: float) -> None:
         """Called between steps: gives healing up where it costs more than it may."""

@@ -67,6 +67,7 @@ class CollectivesLog:
         magic, step, self._used = LOG_HEAD.unpack_from(self._memory, 0)
         self.step = int(step) if magic == LOG_MAGIC else _NOT_BEGUN
         self.is_full = False
+        self._end = size
         if self.step == _NOT_BEGUN:
             self._used = _PAGE
 
@@ -77,10 +78,15 @@ class CollectivesLog:
 
     @property
     def is_half_full(self) -> bool:
-        return bool(self._used > len(self._memory) // 2)
+        return bool(self._used > self._end // 2)
 
-    def start(self, step: int) -> None:
-        """Forgets all entries: what comes now comes after the state of `step`."""
+    def start(self, step: int, most_bytes: int = MOST_BYTES) -> None:
+        """Forgets all entries: what comes now comes after the state of `step`.
+
+        Args:
+            most_bytes: of entries from now on; their pages are used again and again.
+        """
+        self._end = min(len(self._memory), _PAGE + most_bytes)
         LOG_HEAD.pack_into(self._memory, 0, 0, _NOT_BEGUN, _PAGE)
         self.step, self._used, self.is_full = step, _PAGE, False
         LOG_HEAD.pack_into(self._memory, 0, LOG_MAGIC, step, self._used)
@@ -102,7 +108,7 @@ class CollectivesLog:
         sizes = [each.nbytes if isinstance(each, torch.Tensor) else len(each) for each in got]
         start = self._used + _ENTRY.size
         end = _aligned(start + sum(sizes))
-        if end > len(self._memory):
+        if end > self._end:
             self.is_full = True
             self.stop()
             return False

@@ -190,3 +190,18 @@ def test_the_wait_ends_some_time_after_the_first_sigkill() -> None:
     assert not watch.is_there([[], [signal.SIGTERM, signal.SIGKILL]], 1e6 + 1)
     assert not watch.is_there([[signal.SIGKILL]], 1e6 + 1 + LEFT_BEHIND_AFTER_S)
     assert watch.is_there([[signal.SIGKILL]], 1e6 + 2 + LEFT_BEHIND_AFTER_S)
+
+
+def test_a_rank_on_its_way_back_may_be_silent_as_long_as_at_a_start() -> None:
+    watchdog = Watchdog(WatchdogSettings(), started_s=0.0, warm_up_s=100.0)
+    for step in range(100):
+        watchdog.saw_steps(1, 30.0 + step)  # the first after 30 s
+    at_s = 129.0
+
+    watchdog.starts_again(True, at_s)
+    limit_s = watchdog.timeout_s(at_s + 290.0)
+    hangs = [watchdog.is_hanging(at_s + after_s) for after_s in (290.0, 301.0)]
+    watchdog.starts_again(False, at_s + 301.0)
+
+    assert (limit_s, hangs) == (300.0, [False, True])
+    assert watchdog.is_hanging(at_s + 301.0 + 61.0)

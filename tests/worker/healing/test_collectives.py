@@ -157,7 +157,7 @@ def recorded(memory: HealingMemory) -> None:
     """A rank that has kept its state of step 8, and made two collectives and an exchange since."""
     before = collectives_in(memory, FakeLinks())
     handled(before, FakeCall(1.0))
-    before.state_kept(1, 8)
+    before.state_kept(1, 8, 1 << 20)
     handled(before, FakeCall(2.0))
     before.recorded_message(b"mine", lambda one, other: one == other)
     before.message_ended([b"mine", b"yours"])
