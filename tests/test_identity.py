@@ -23,6 +23,8 @@ HOLDS_ITS_KEYS = {
     "training_state/snapshot.py": "each tensor is kept in `_done`",
     "worker/corruption/normalisation_watch.py": "the mean is kept in its entry",
     "worker/script_state/stack_temporaries.py": "the code is kept in its entry",
+    "storage/run/training_places.py": "the code is kept in its entry",
+    "worker/outside_draws/outside_draws.py": "the code is kept in its entry",
     "worker/loading/loading_proof.py": "the value is the entry",
     "worker/loading/fingerprint.py": "the value is the entry",
     "worker/mistakes/kinds/bypassed_wrapper.py": "the module is the entry",
