@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import itertools
 import os
 import sys
 import types
@@ -67,10 +66,7 @@ def held_by_blocks(
     """
     stacks = [(name, _stack(frame), blocks_around(frame)) for name, frame in frames]
     wanted = {word for _, words, _ in stacks for word in words}
-    everything = gc.get_objects()
-    is_wanted = map(wanted.__contains__, map(id, everything))  # hundreds of thousands
-    known = {id(one): one for one in itertools.compress(everything, is_wanted)}
-    del everything
+    known = _known_to_python(wanted)
     iterators = {word for word in known if hasattr(type(known[word]), "__next__")}
     iterators |= _of_ranges(wanted - known.keys())
     reached = _objects(Reach(variables))
@@ -82,6 +78,18 @@ def held_by_blocks(
             if id(one) not in reached and _leads_to_values(one, reached):
                 found[f"{name} {place}"] = one
     return MappingProxyType(found)
+
+
+def _known_to_python(wanted: Set[int]) -> dict[int, Any]:
+    """Returns address → object of those that the garbage collector knows."""
+    everything = gc.get_objects()  # hundreds of thousands
+    if "t" in sys.abiflags:
+        ids = np.fromiter(map(id, everything), np.uintp, len(everything))
+    else:  # a list is an array of addresses, to which its fourth word leads
+        items = ctypes.c_size_t.from_address(id(everything) + 3 * _WORD).value
+        ids = np.array((ctypes.c_size_t * len(everything)).from_address(items), copy=True)
+    places = np.flatnonzero(np.isin(ids, np.fromiter(wanted, np.uintp, len(wanted))))
+    return {id(one): one for one in map(everything.__getitem__, places.tolist())}
 
 
 def _held_by_loops(
