@@ -49,6 +49,13 @@ class BoundaryCapture:
         self.replay_log = replay_log
         self.script_files = script_files
         self.progress = progress
+        self._cost_s: float | None = None
+
+    @property
+    def cost_s(self) -> float:
+        """What the last one took to gather, of `own_time`; before it, what the first look at the
+        script's variables took, which is less."""
+        return self._held.first_look_s if self._cost_s is None else self._cost_s
 
     def puts_off(self) -> bool:
         """Whether a checkpoint that is due had better wait for a later boundary: the script keeps
@@ -78,11 +85,13 @@ class BoundaryCapture:
         return point.state, point.meta
 
     def _point(self, *, for_later: bool) -> SavePoint:
+        started = own_time()
         frames, call = user_frames(), call_under_way()
         held = self._held.find(frames, call)
         point = SavePoint(frames=frames, call=call, held=held, for_later=for_later)
         self._save(point)
         point.note({"tape_offset": self._replay_offset(for_later=for_later)})
+        self._cost_s = own_time() - started
         return point
 
     def _replay_offset(self, *, for_later: bool) -> int:
