@@ -14,6 +14,7 @@ from supervisor.storage.checkpoints.retention import most_kept
 from supervisor.storage.script_files.script_files import ScriptFiles
 from supervisor.storage.steps.replay_log import ReplayLogWriter
 from supervisor.training_state.snapshot import SnapshotRing
+from supervisor.uncollected import uncollected
 from supervisor.worker.checkpoints.checkpoint_writer import CapturedCheckpoint
 from supervisor.worker.checkpoints.checkpointer import Checkpointer
 from supervisor.worker.core.boundaries import StepTimes, TimedPart
@@ -84,6 +85,7 @@ class BoundaryCapture:
         point = self._point(for_later=False)
         return point.state, point.meta
 
+    @uncollected()
     def _point(self, *, for_later: bool) -> SavePoint:
         started = own_time()
         frames, call = user_frames(), call_under_way()

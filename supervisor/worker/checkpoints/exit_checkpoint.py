@@ -21,9 +21,9 @@ from supervisor.worker.core.worker_context import WorkerContext
 SOON = 10.0
 """Times its cost, the second copy beside the process follows the first, for which the system had to
 find memory: from the second on it is known what one costs."""
-FIRST_S = 0.1
-"""The first copy may take so long at once; that of a larger state waits until it is within its
-share of the time, and the first checkpoint is there before it."""
+FIRST_S = 0.02
+"""The first copy is made at once where a look at the variables takes no longer; that of a larger
+state waits until it is within its share of the time, and the first checkpoint comes before it."""
 
 
 class ExitCheckpoint(TimedPart):
