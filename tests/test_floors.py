@@ -22,6 +22,7 @@ FLOORS: dict[str, int] = {
     "version": 1,
     "begin": 1,
     "own_process": 1,
+    "uncollected": 1,
     "unwarned": 1,
     "by_identity": 1,
     "function_arguments": 1,

@@ -27,6 +27,7 @@ from supervisor.training_state.tensors import (
     storage_of,
     write_into,
 )
+from supervisor.uncollected import uncollected
 
 Stamp = tuple[Any, ...]
 MAX_BYTES = 2**30
@@ -73,7 +74,7 @@ def find_held(
     """
     found: dict[str, torch.Tensor | np.ndarray[Any, Any]] = {}
     total = 0
-    with outside_autograd():
+    with outside_autograd(), uncollected():
         handles: dict[str, Any] = {}
         until = time.monotonic() + wait_s
         saveable = list(_saveable(frames, exclude_storages, call or {}, handles, until))

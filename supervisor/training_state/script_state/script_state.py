@@ -34,6 +34,7 @@ from supervisor.training_state.script_state.place import Place
 from supervisor.training_state.script_state.reach import Reach
 from supervisor.training_state.script_state.single_values import hides_its_place
 from supervisor.training_state.tensors import outside_autograd, storage_of
+from supervisor.uncollected import uncollected
 
 ADDRESS = "the address of an object"
 RANDOM_NUMBERS = "random numbers before the training"
@@ -102,7 +103,7 @@ class ScriptState:
         places: dict[str, Place] = {}
         hidden = 0
         numbers: list[tuple[Place, list[int]]] = []
-        with outside_autograd(), torch._C.DisableTorchFunctionSubclass():
+        with outside_autograd(), torch._C.DisableTorchFunctionSubclass(), uncollected():
             for place in reach:
                 value = place.value
                 places[place.path] = place

@@ -14,6 +14,7 @@ from supervisor.storage.checkpoints.retention import most_kept
 from supervisor.storage.script_files.script_files import ScriptFiles
 from supervisor.storage.steps.replay_log import ReplayLogWriter
 from supervisor.training_state.snapshot import SnapshotRing
+from supervisor.uncollected import uncollected
 from supervisor.worker.checkpoints.checkpoint_writer import CapturedCheckpoint
 from supervisor.worker.checkpoints.checkpointer import Checkpointer
 from supervisor.worker.core.boundaries import StepTimes, TimedPart
@@ -49,6 +50,13 @@ class BoundaryCapture:
         self.replay_log = replay_log
         self.script_files = script_files
         self.progress = progress
+        self._cost_s: float | None = None
+
+    @property
+    def cost_s(self) -> float:
+        """What the last one took to gather, of `own_time`; before it, what the first look at the
+        script's variables took, which is less."""
+        return self._held.first_look_s if self._cost_s is None else self._cost_s
 
     def puts_off(self) -> bool:
         """Whether a checkpoint that is due had better wait for a later boundary: the script keeps
@@ -77,12 +85,15 @@ class BoundaryCapture:
         point = self._point(for_later=False)
         return point.state, point.meta
 
+    @uncollected()
     def _point(self, *, for_later: bool) -> SavePoint:
+        started = own_time()
         frames, call = user_frames(), call_under_way()
         held = self._held.find(frames, call)
         point = SavePoint(frames=frames, call=call, held=held, for_later=for_later)
         self._save(point)
         point.note({"tape_offset": self._replay_offset(for_later=for_later)})
+        self._cost_s = own_time() - started
         return point
 
     def _replay_offset(self, *, for_later: bool) -> int:

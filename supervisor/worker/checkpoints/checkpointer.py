@@ -29,6 +29,7 @@ from supervisor.storage.run.healing_memory import takes_dead_ranks_place
 from supervisor.training_state.device_copies import DONE
 from supervisor.training_state.host_memory import HOST_MEMORY
 from supervisor.training_state.snapshot import Snapshot, begin_copy, copy_bytes
+from supervisor.uncollected import uncollected
 from supervisor.worker.checkpoints.checkpoint_writer import CapturedCheckpoint, CheckpointWriter
 from supervisor.worker.checkpoints.save_interval import SaveInterval
 from supervisor.worker.core.budget import own_time
@@ -255,6 +256,7 @@ class Checkpointer:
                 self._warn_of_places(captured.step)
         return own_time() - started
 
+    @uncollected()
     def _copied(self, captured: CapturedCheckpoint) -> CapturedCheckpoint:
         """Returns a live state as it is now: in memory, or where there is no room in a file.
 

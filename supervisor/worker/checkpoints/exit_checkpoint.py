@@ -21,6 +21,9 @@ from supervisor.worker.core.worker_context import WorkerContext
 SOON = 10.0
 """Times its cost, the second copy beside the process follows the first, for which the system had to
 find memory: from the second on it is known what one costs."""
+FIRST_S = 0.02
+"""The first copy is made at once where a look at the variables takes no longer; that of a larger
+state waits until it is within its share of the time, and the first checkpoint comes before it."""
 
 
 class ExitCheckpoint(TimedPart):
@@ -54,6 +57,8 @@ class ExitCheckpoint(TimedPart):
         self._wants_state = wants_state or (lambda: False)
         self._every = settings.every_steps
         self._share = Share(settings.max_overhead)
+        self._first = Share(settings.max_overhead, allowance_s=FIRST_S)
+        self._began = time.monotonic()
         self._capture = capture
         self._checkpointer = checkpointer
         self._script_files = capture.script_files
@@ -71,7 +76,7 @@ class ExitCheckpoint(TimedPart):
         if not self._is_enabled:
             return math.inf, math.inf
         if self._every is None:
-            return math.inf, self._next_at
+            return math.inf, self._due_at()
         return float(step - step % self._every + self._every), math.inf
 
     def at_boundary(self, step: int) -> None:
@@ -169,7 +174,13 @@ class ExitCheckpoint(TimedPart):
             return True
         if self._every is not None:
             return step % self._every == 0
-        return time.monotonic() >= self._next_at
+        return time.monotonic() >= self._due_at()
+
+    def _due_at(self) -> float:
+        """In the time of `time.monotonic`. What a killed process leaves cannot wait."""
+        if self._cost_s or self._of_rank is not None:
+            return self._next_at
+        return self._began + max(0.0, self._first.from_s(self._capture.cost_s))
 
     def _has_cost(self, seconds: float) -> None:
         is_first = not self._cost_s

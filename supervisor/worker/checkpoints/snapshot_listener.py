@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Protocol
 
 from supervisor.training_state.host_memory import HOST_MEMORY
 from supervisor.training_state.snapshot import SnapshotRing
+from supervisor.uncollected import uncollected
 from supervisor.worker.checkpoints.whole_state import WholeState
 from supervisor.worker.core.boundaries import StepTimes, TimedPart
 from supervisor.worker.core.budget import CHECKPOINTS, Share, own_time, usual_cost
@@ -95,6 +96,7 @@ class SnapshotListener(TimedPart):
                 return self._corruption.check(step)
         return True
 
+    @uncollected()
     def _take(self, step: int) -> None:
         started = own_time()
         if not self._is_sound(step):

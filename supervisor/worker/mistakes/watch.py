@@ -14,6 +14,7 @@ from supervisor.by_identity import ByIdentity
 from supervisor.codes import Cause, Severity
 from supervisor.records import Alert, StepRecord
 from supervisor.settings import MistakeSettings
+from supervisor.uncollected import uncollected
 from supervisor.worker.core.breakers import Breakers
 from supervisor.worker.core.progress import RunWarnings
 from supervisor.worker.core.worker_context import WorkerContext
@@ -304,6 +305,7 @@ def _looks_at(mistake: Mistake, moment: str) -> bool:
     return getattr(type(mistake), moment) is not getattr(Mistake, moment)
 
 
+@uncollected()
 def _walk(roots: Any, *, has_tensor_hooks: bool) -> LossGraph | None:
     given = (roots,) if isinstance(roots, torch.Tensor) else roots
     if not isinstance(given, (tuple, list)):

@@ -23,6 +23,7 @@ from supervisor.training_state.held_values import (
 from supervisor.training_state.registry import Registry
 from supervisor.training_state.script_state.inside_process import STILL_UNDER_WAY
 from supervisor.training_state.tensors import local, walk_tensors, write_into
+from supervisor.worker.core.budget import own_time
 from supervisor.worker.core.part import Arrived, Part, SavePoint
 from supervisor.worker.script_state.user_frames import user_frames
 
@@ -41,6 +42,7 @@ class UserTensors:
         has_begun: `begin` was called.
         left_out: what the last `find` could not save, in words.
         looks: how often `find` was called.
+        first_look_s: what `start` took, of `own_time`.
     """
 
     def __init__(self, registry: Registry) -> None:
@@ -50,6 +52,7 @@ class UserTensors:
         self._known: dict[str, Stamp] = {}
         self._wait_s = WAIT_S
         self.looks = 0
+        self.first_look_s = 0.0
         self._lasting: dict[str, tuple[weakref.ref[torch.Tensor], int]] = {}
 
     def start(self, frames: Mapping[str, Any], but: Collection[str] = ()) -> None:
@@ -60,7 +63,9 @@ class UserTensors:
             but: after a resume, the paths that had changed by then already.
         """
         self.has_begun = True
+        started = own_time()
         known = stamps(find_held(frames, self._excluded()))
+        self.first_look_s = own_time() - started
         self._known = {path: stamp for path, stamp in known.items() if path not in but}
 
     def find(

@@ -83,6 +83,33 @@ def test_it_is_kept_as_often_as_its_cost_allows(tmp_path: Path, start: Start) ->
     assert (seldom.checkpoints(), often.checkpoints()) == ([2], [11])
 
 
+def test_the_first_copy_of_a_large_state_waits_until_it_is_within_its_share(
+    tmp_path: Path, start: Start
+) -> None:
+    small, large = (start(tmp_path / name, [ALWAYS[0]]) for name in ("small", "large"))
+    capture = large.worker.capture
+    assert capture.cost_s == large.worker.held.first_look_s
+    large.worker.capture._cost_s = 60.0
+    for live in (small, large):
+        live.steps(12)
+        fails(live)
+
+    assert small.checkpoints() != []
+    assert large.checkpoints() == []
+
+
+def test_what_a_checkpoint_took_to_gather_is_what_a_copy_will_cost(
+    tmp_path: Path, start: Start
+) -> None:
+    live = start(tmp_path / "run", ["checkpoint.every_steps=3", "parting.enabled=false"])
+    live.steps(2)
+    assert live.worker.capture.cost_s == live.worker.held.first_look_s > 0.0
+
+    live.steps(3)
+
+    assert live.worker.capture.cost_s != live.worker.held.first_look_s
+
+
 def test_it_can_be_switched_off(tmp_path: Path, start: Start) -> None:
     live = start(tmp_path / "run", [*ALWAYS, "parting.enabled=false"])
     live.steps(8)
