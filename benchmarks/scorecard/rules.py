@@ -86,6 +86,6 @@ def _conclude_without(signals: Collection[str]) -> Callable[..., Any]:
     def conclude(self: CrashPredictor, record: Any, found: dict[str, float]) -> Any:
         for signal in signals:
             found.pop(signal, None)
-        return usual(self, record, found)
+        return usual(self, record, found) if found else self._nothing(record.step)
 
     return conclude

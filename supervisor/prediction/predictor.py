@@ -141,12 +141,11 @@ class CrashPredictor(NamedState):
             self._judge_gradient(found, record)
         if scores and max(scores.values()) >= 1.0:
             self._judge_hazards(found, record, scores)
-        if found:
-            return self._conclude(record, found)
+        return self._conclude(record, found) if found else self._nothing(record.step)
+
+    def _nothing(self, step: int) -> CrashRisk:
         self._onset = -1
-        return CrashRisk(
-            step=record.step, probability=0.0, contributions={}, calibrated=KNOTS[0][1]
-        )
+        return CrashRisk(step=step, probability=0.0, contributions={}, calibrated=KNOTS[0][1])
 
     def _judge_hazards(
         self, found: dict[str, float], record: StepRecord, scores: Mapping[str, float]
