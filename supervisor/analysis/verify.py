@@ -2,9 +2,8 @@
 
 The script runs three times for a few steps: twice undisturbed, once with a checkpoint, a SIGKILL
 (of the last of several ranks) and a resume; with `restart.healing` once more, killed and healed.
-Digests of every tensor, generator and schedule, and
-the script state of what the script's Python holds, are compared at every boundary, those of the
-checkpoints among them.
+Digests of every tensor, generator and schedule, and the script state of what the script's Python
+holds, are compared at every boundary, those of the checkpoints among them.
 """
 
 from __future__ import annotations
