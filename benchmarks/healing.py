@@ -4,7 +4,8 @@
 kind one training without kills, then `runs` with `kills` random kills each, at random ranks, steps
 and places within a step. ``--modes off healed standby`` kills at the same places without healing,
 with it, and with a process that waits; ``--setup-s 20`` has the script sleep before it meets the
-others. Prints a line of JSON for each training, and a table; ``--json``: all as JSON at the end.
+others. ``--kills 0 --modes off healed`` says what healing costs a step (CPU time of a rank).
+Prints a line of JSON for each training, and a table; ``--json``: all as JSON at the end.
 """
 
 from __future__ import annotations
@@ -39,8 +40,9 @@ def mark(path):  # no file of the script's; only the first time
 libc = ctypes.CDLL(None)
 torch.manual_seed(rank)
 draw = torch.Generator().manual_seed(100 + rank)
-layers = [nn.Linear(64, 256), nn.LayerNorm(256), nn.ReLU(), nn.Dropout(0.1)]
-model = nn.Sequential(*layers, nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 8))
+wide = int(os.environ["WIDTH"])
+layers = [nn.Linear(64, wide), nn.LayerNorm(wide), nn.ReLU(), nn.Dropout(0.1)]
+model = nn.Sequential(*layers, nn.Linear(wide, wide), nn.ReLU(), nn.Linear(wide, 8))
 groups = [None]
 if kind == "groups":
     groups = [dist.new_group([0, 1]), dist.new_group(list(range(world)))]
@@ -54,8 +56,9 @@ if kind == "zero1":
     optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=1e-3)
 else:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-losses = []
+losses, cpu_s = [], []
 for step in range(60):
+    began = time.process_time()
     x, y = torch.randn(32, 64, generator=draw), torch.randn(32, 8, generator=draw)
     here(step, "begin")
     optimizer.zero_grad()
@@ -70,6 +73,7 @@ for step in range(60):
         if group is None or rank in dist.get_process_group_ranks(group):
             dist.all_reduce(mean, group=group)
     losses.append(mean.item())
+    cpu_s.append(time.process_time() - began)
     if any(step == int(s) for _, s, _ in kills):
         mark(f"{os.environ['FLAGS']}/made_{step}_{rank}")
     time.sleep(0.02)
@@ -80,7 +84,8 @@ held = [t.to_local() if hasattr(t, "to_local") else t for t in model.state_dict(
 held += [t.to_local() if hasattr(t, "to_local") else t for t in states]
 weights = b"".join(t.detach().numpy().tobytes() for t in held)
 with open(f"{os.environ['FLAGS']}/out_{rank}", "w") as file:
-    json.dump([os.getpid(), digest(weights), digest(repr(losses).encode())], file)
+    told = [digest(weights), digest(repr(losses).encode()), sorted(cpu_s[20:])[20]]
+    json.dump(told, file)
 dist.barrier()
 """
 PLACES = ("begin", "forward", "backward", "update")
@@ -94,14 +99,20 @@ SETTINGS = {
 
 
 def train(
-    kind: str, ranks: int, kills: list[str], folder: Path, mode: str, setup_s: float
+    kind: str,
+    ranks: int,
+    kills: list[str],
+    folder: Path,
+    mode: str,
+    setup_s: float,
+    width: int,
 ) -> dict[str, Any]:
     """Returns the digests of each rank, how long each killed step took to be made by all, and what
     the terminal said of healing."""
     folder.mkdir()
     (folder / "train.py").write_text(SCRIPT)
     environment = {**os.environ, "KIND": kind, "KILLS": ",".join(kills), "FLAGS": str(folder)}
-    environment["SETUP_S"] = str(setup_s)
+    environment |= {"SETUP_S": str(setup_s), "WIDTH": str(width)}
     command = [str(Path(sys.executable).with_name("supervisor")), "run"]
     command += ["--run-dir", str(folder / "run")]
     for setting in [*SETTINGS[mode], "restart.crash_limit=9"]:
@@ -112,7 +123,8 @@ def train(
     found = [folder / f"out_{rank}" for rank in range(ranks)]
     ends = [json.loads(path.read_text()) if path.exists() else None for path in found]
     return {
-        "digests": [None if end is None else end[1:] for end in ends],
+        "digests": [None if end is None else end[:2] for end in ends],
+        "cpu_ms": [None if end is None else round(1000 * end[2], 2) for end in ends],
         "next_step_s": [until_made(folder, kill, ranks) for kill in kills],
         "healed_s": [float(second) for second in BACK.findall(said)],
         "declined": [line for line in said.splitlines() if "all ranks start again" in line],
@@ -135,6 +147,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--kinds", nargs="+", default=["ddp", "fsdp2", "zero1", "groups"])
     parser.add_argument("--modes", nargs="+", default=["healed"], choices=SETTINGS)
     parser.add_argument("--setup-s", type=float, default=0.0)
+    parser.add_argument("--width", type=int, default=256, help="of the layers")
     parser.add_argument("--runs", type=int, default=2)
     parser.add_argument("--kills", type=int, default=4)
     parser.add_argument("--ranks", type=int, default=2)
@@ -144,13 +157,15 @@ def main(arguments: list[str] | None = None) -> int:
     draw, table = random.Random(given.seed), []
     with tempfile.TemporaryDirectory() as place:
         for kind in given.kinds:
-            plain = train(kind, given.ranks, [], Path(place) / f"{kind}_plain", "off", 0.0)
+            folder = Path(place) / f"{kind}_plain"
+            plain = train(kind, given.ranks, [], folder, "off", 0.0, given.width)
             for number in range(given.runs):
                 steps = sorted(draw.sample(range(12, 58), given.kills))
                 kills = [f"{draw.randrange(given.ranks)}:{s}:{draw.choice(PLACES)}" for s in steps]
                 for mode in given.modes:
                     folder = Path(place) / f"{kind}_{number}_{mode}"
-                    found = train(kind, given.ranks, kills, folder, mode, given.setup_s)
+                    more = (folder, mode, given.setup_s, given.width)
+                    found = train(kind, given.ranks, kills, *more)
                     same = found["digests"] == plain["digests"] and None not in found["digests"]
                     names = {"kind": kind, "mode": mode, "kills": kills, "same": same}
                     table.append(names | found)
@@ -164,7 +179,7 @@ def main(arguments: list[str] | None = None) -> int:
 def tell(table: list[dict[str, Any]]) -> str:
     """Returns the table, a line for each kind and mode; seconds are from a kill until all ranks
     have made the killed step."""
-    lines = ["kind     mode     kills healed restarts  same  median  worst s"]
+    lines = ["kind     mode     kills healed restarts  same  median  worst s  CPU ms a step"]
     for kind, mode in dict.fromkeys((row["kind"], row["mode"]) for row in table):
         rows = [row for row in table if (row["kind"], row["mode"]) == (kind, mode)]
         kills, healed, declined = (
@@ -174,9 +189,15 @@ def tell(table: list[dict[str, Any]]) -> str:
         took = sorted(s for row in rows for s in row["next_step_s"] if s is not None) or [math.nan]
         lines.append(
             f"{kind:8} {mode:8} {kills:5} {healed:6} {declined:8} {same:>5} "
-            f"{took[len(took) // 2]:7.1f} {took[-1]:8.1f}"
+            f"{took[len(took) // 2]:7.1f} {took[-1]:8.1f} {_typical(rows):14.1f}"
         )
     return "\n".join(lines)
+
+
+def _typical(rows: list[dict[str, Any]]) -> float:
+    """The median over ranks and trainings of their median step."""
+    known = sorted(ms for row in rows for ms in row["cpu_ms"] if ms is not None)
+    return known[len(known) // 2] if known else math.nan
 
 
 if __name__ == "__main__":
