@@ -197,6 +197,8 @@ class Attempt:
             if done and not s.spec.settings.keep_background:
                 self._background = self._guarded("background", lambda: self._ends_itself(process))
             left = process.stop(keep_others=done and s.spec.settings.keep_background)
+            if self._healing is not None and self._healing.is_waiting:
+                self._guarded("healing", lambda: self._heal(process, watchdog, time.monotonic()))
             watchdog.saw_steps(self._guarded("steps", self._take_steps) or 0, time.monotonic())
             self._guarded("handover", self._take_over)
             self._guarded("journal", s.run_log.merge)
@@ -260,6 +262,7 @@ class Attempt:
                 order,
                 s.run_log.say,
                 lambda why: s.run_log.warn(why, found=Warned.NOT_HEALED),
+                most_s=s.spec.settings.watchdog.first_step_timeout_s,
                 stands_by=stands_by,
             )
 
@@ -269,7 +272,13 @@ class Attempt:
             return
         may_go_on = self._s.inbox.asked_by is None and self._kill_at_s is None
         steps = [watch.feed.last_step for watch in self._watches]
-        healing.look(process, steps, may_go_on=may_go_on)
+        try:
+            healing.look(process, steps, may_go_on=may_go_on)
+        except Exception:  # nobody waits for what nobody looks after
+            healing.give_up()
+            raise
+        if healing.overdue is not None and self._hang is None:
+            self._hang, self._hung_rank = "started alone, it was not back in time", healing.overdue
         watchdog.starts_again(healing.is_waiting, now_s)
 
     def _line(self) -> list[str]:
@@ -347,7 +356,8 @@ class Attempt:
         if len(process.codes) == len(self._watches):
             return
         if self._broken_since_s is None:
-            if not all(self._is_completed(rank) for rank in process.codes):
+            is_given_up = self._healing is not None and self._healing.is_given_up
+            if is_given_up or not all(self._is_completed(rank) for rank in process.codes):
                 self._broken_since_s = now_s
                 self._guarded("stacks", lambda: self._ask_where_others_stand(process))
                 if self._s.agent is not None:
@@ -359,7 +369,7 @@ class Attempt:
         """Where one has waited for them for too long."""
         ended = [watch for watch in self._watches if watch.rank in process.codes]
         exits = [classify(self._ending(watch, process)) for watch in ended]
-        if any(found.cause is ExitCause.HANG for found in exits):
+        if self._hang is not None or any(found.cause is ExitCause.HANG for found in exits):
             hang.forget_records(self._s.rundir, self._number, self._watches)
             hang.ask_for_stacks(process, self._s.rundir, self._watches)
 

@@ -1,7 +1,8 @@
 """One rank was killed: whether it alone is started again, and until it is back.
 
 The others wait in the collective that failed, or for its message. Anything but one plain SIGKILL of
-a rank whose memory is whole has all ranks started again, as ever; a line says why.
+a rank whose memory is whole has all ranks started again, as ever; a line says why. So does a rank
+that is not back within `limit_s`: whatever waits for whom, that is the end of it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ _CHANGES = ("skip_steps", "lr_factor", "fp32", "batch_factor", "checkpoint_activ
 PART = ".part-"
 """With this the name of what a rank hands over of a checkpoint begins."""
 _PLAIN = WorkerOrder(attempt=1)
+LEAST_LIMIT_S, AGES = 120.0, 2.0
+"""A rank does again what it did since the attempt's start, without the others and mostly without
+computing: it may take so long, and so many times the attempt's age."""
 
 
 class RankHealing:
@@ -31,7 +35,13 @@ class RankHealing:
         order: of the attempt.
         say: tells the terminal a line.
         warn: tells why all ranks start again.
+        most_s: that a rank may take to come back; less in a young attempt.
         stands_by: a process waits to become a rank that dies.
+        clock: monotonic, in seconds.
+
+    Attributes:
+        is_given_up: a rank was on its way back, and is not awaited any more: all are to end.
+        overdue: the rank for which that was so because it took too long.
     """
 
     def __init__(
@@ -43,8 +53,16 @@ class RankHealing:
         say: Callable[[str], None],
         warn: Callable[[str], None],
         *,
+        most_s: float,
         stands_by: bool = False,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self.is_given_up = False
+        self.overdue: int | None = None
+        self._clock = clock
+        self._most_s = most_s
+        self._made_s = self._began_s = clock()
+        self._limit_s = most_s
         self._rundir = rundir
         self._agent = agent
         self._memory = memory
@@ -52,7 +70,6 @@ class RankHealing:
         self._say = say
         self._warn = warn
         self._rank: int | None = None
-        self._began_s = 0.0
         self._steps: dict[int, int | None] = {}
         self._is_over = False
         self._oom_kills = count_oom_kills()
@@ -92,17 +109,19 @@ class RankHealing:
 
     def _start(self, process: RankProcesses, rank: int, last_step: int | None) -> None:
         step, _ = self._newest(rank)
-        self._rank, self._began_s = rank, time.monotonic()
+        self._rank, self._began_s = rank, self._clock()
+        age_s = self._began_s - self._made_s
+        self._limit_s = min(self._most_s, LEAST_LIMIT_S + AGES * age_s)
         self._steps[rank] = last_step
         self._memory.mailbox.generation += 1
         self._say(
             f"rank {rank} was killed (SIGKILL): it alone starts again, from step {step} in memory; "
-            "the others wait"
+            f"the others wait, {self._limit_s:.0f} s at most"
         )
         process.start_alone(rank, {"step": step, "died_s": time.time()})
 
     def _await(self, process: RankProcesses, rank: int, may_go_on: bool) -> None:
-        mailbox, waited_s = self._memory.mailbox, time.monotonic() - self._began_s
+        mailbox, waited_s = self._memory.mailbox, self._clock() - self._began_s
         why = next(filter(None, map(mailbox.objection_of, process.ranks)), "")
         if mailbox.done == mailbox.generation and not mailbox.declined:
             self._rank, self._lacks_standby = None, self._stands_by
@@ -119,15 +138,21 @@ class RankHealing:
         elif any(process.codes.values()):
             ended = ", ".join(str(each) for each, code in sorted(process.codes.items()) if code)
             self._decline(f"rank {rank} does not come back alone: rank {ended} has ended meanwhile")
-        elif not may_go_on:
+        elif not may_go_on or waited_s > self._limit_s:
+            self.overdue = rank if may_go_on else None
             self._decline(f"rank {rank} is not back after {waited_s:.0f} s")
         elif process.codes:  # the others need it no more, and make nothing with it any more
             mailbox.decline()
 
     def _decline(self, why: str) -> None:
+        self.give_up()
+        self._warn(f"{why}: all ranks start again")
+
+    def give_up(self) -> None:
+        """All ranks start again from here on; those that wait for one do so no longer."""
+        self.is_given_up |= self.is_waiting
         self._is_over, self._rank = True, None
         self._memory.mailbox.decline()
-        self._warn(f"{why}: all ranks start again")
 
     def _objection(self, process: RankProcesses, rank: int, last_step: int | None) -> str:
         """Why all ranks start again; empty if this one can come back alone."""

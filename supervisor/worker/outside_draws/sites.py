@@ -27,8 +27,9 @@ CARRIERS = frozenset(
 """Modules that draw for whoever calls them."""
 OF_THE_PROCESS = frozenset(
     {
-        *("asyncio", "concurrent", "http", "importlib", "multiprocessing", "queue", "selectors"),
-        *("socket", "ssl", "subprocess", "supervisor", "tempfile", "threading", "torch"),
+        *("asyncio", "concurrent", "filelock", "http", "importlib", "multiprocessing"),
+        *("queue", "selectors", "socket", "ssl", "subprocess", "supervisor", "tempfile"),
+        *("threading", "torch"),
     }
 )
 """Libraries whose draws name locks and sockets, and whose clocks measure how long they wait: that

@@ -145,6 +145,15 @@ def test_a_draw_that_is_left_out_is_told(tmp_path: Path) -> None:
     assert "otherwise than the recorded run" in second["reasons"][0]
 
 
+def test_how_long_a_lock_was_waited_for_is_the_processes_own(tmp_path: Path) -> None:
+    script = """
+there = {"__name__": "filelock._core", "clock": time.perf_counter}
+exec(compile("def waits(): clock()", "lock.py", "exec"), there)
+for _ in range(3 if meta is None else 1): there["waits"]()
+"""
+    assert _twice(tmp_path, script)[1]["reasons"] == []
+
+
 def test_a_record_that_is_gone_or_another_is_told(tmp_path: Path) -> None:
     first = _attempt(tmp_path, "before.append(os.urandom(4))")
     _attempt(tmp_path, "before.append(os.urandom(4))")  # began anew, as another run
