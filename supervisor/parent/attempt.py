@@ -246,9 +246,14 @@ class Attempt:
         )
 
     def _begin_healing(self, agent: AgentProcess) -> None:
-        """Of ranks on several nodes one that dies has all started again, as without healing."""
         s = self._s
-        if s.members is not None or s.local_ranks < 2 or not s.spec.settings.restart.heals:
+        if not s.spec.settings.restart.heals:
+            return
+        if s.members is not None:
+            s.run_log.tell_once(
+                "restart.healing: on several nodes a killed rank has all start again"
+            )
+        if s.members is not None or s.local_ranks < 2:
             return
         agent.revive()
         memory = agent.keep_collectives()

@@ -359,16 +359,19 @@ def test_a_script_error_is_no_death_to_heal(watched: Watched) -> None:
 def test_only_several_ranks_of_one_node_are_healed(
     tmp_path: Path, members: object, ranks: int, made: int
 ) -> None:
-    """With several nodes, on one machine too, all start again."""
+    """With several nodes, on one machine too, all start again; told once."""
     kept: list[None] = []
+    told: list[str] = []
     agent = SimpleNamespace(revive=lambda: None, keep_collectives=lambda: kept.append(None))
     restart = SimpleNamespace(heals=True, standby=False)
     settings = SimpleNamespace(restart=restart, watchdog=WatchdogSettings())
     spec = SimpleNamespace(settings=settings)
+    run_log = SimpleNamespace(tell_once=told.append)
     attempt: Any = SimpleNamespace(
-        _s=SimpleNamespace(members=members, local_ranks=ranks, spec=spec)
+        _s=SimpleNamespace(members=members, local_ranks=ranks, spec=spec, run_log=run_log)
     )
 
     Attempt._begin_healing(attempt, agent)  # type: ignore[arg-type]
 
     assert len(kept) == made
+    assert len(told) == (members is not None)
