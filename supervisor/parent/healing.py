@@ -20,6 +20,7 @@ from supervisor.storage.run.rundir import RunDirectory
 _CHANGES = ("skip_steps", "lr_factor", "fp32", "batch_factor", "checkpoint_activations", "resigned")
 PART = ".part-"
 """With this the name of what a rank hands over of a checkpoint begins."""
+SAVES = "a checkpoint was being written"
 _PLAIN = WorkerOrder(attempt=1)
 LEAST_LIMIT_S, AGES = 120.0, 2.0
 """A rank does again what it did since the attempt's start, without the others and mostly without
@@ -138,6 +139,8 @@ class RankHealing:
         elif any(process.codes.values()):
             ended = ", ".join(str(each) for each, code in sorted(process.codes.items()) if code)
             self._decline(f"rank {rank} does not come back alone: rank {ended} has ended meanwhile")
+        elif set(self._saving_ranks()) - {str(rank)}:  # begun before the death, and seen only now
+            self._decline(f"rank {rank} does not come back alone: {SAVES}")
         elif not may_go_on or waited_s > self._limit_s:
             self.overdue = rank if may_go_on else None
             self._decline(f"rank {rank} is not back after {waited_s:.0f} s")
@@ -181,14 +184,19 @@ class RankHealing:
         if self._memory.log_step(rank, place) != step:
             return "its log has not all that came after its state"
         folder = self._rundir.checkpoints
-        # Those of earlier attempts are left over, and an "off" says that nothing is written.
-        parts = [part.name for part in folder.glob(f"{PART}*-{self._order.attempt}-*")]
-        if any("-off" not in name for name in parts):
-            return "a checkpoint was being written"
+        if self._saving_ranks():
+            return SAVES
         saved = [int(p.name.rpartition("_")[2]) for p in folder.glob("step_*") if p.is_dir()]
         if max(saved, default=0) > step:
             return "a checkpoint is newer than its state in memory"
         return ""
+
+    def _saving_ranks(self) -> list[str]:
+        """Returns the numbers of those that have handed over parts of a checkpoint which is not
+        there yet."""
+        # Those of earlier attempts are left over, and an "off" says that nothing is written.
+        parts = self._rundir.checkpoints.glob(f"{PART}*-{self._order.attempt}-*")
+        return [part.name.rpartition("-")[2] for part in parts if "-off" not in part.name]
 
     def _newest(self, rank: int) -> tuple[int | None, int]:
         """Returns the newest step of which the rank has a whole state, and in which place."""

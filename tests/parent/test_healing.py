@@ -186,6 +186,19 @@ def test_what_is_left_of_other_saves_speaks_against_nothing(watched: Watched) ->
     assert watched.process.started
 
 
+@pytest.mark.parametrize(("rank", "waits"), [(0, False), (1, True)])
+def test_a_save_that_was_begun_before_the_death_is_heeded_when_it_is_seen(
+    watched: Watched, rank: int, waits: bool
+) -> None:
+    """The others would wait for the part of the dead rank, which does not save that step again."""
+    watched.process.codes[1] = KILLED
+    watched.look()
+    (watched.rundir.checkpoints / f".part-00000024-1-{rank}").mkdir()
+    watched.look()
+
+    assert watched.healing.is_waiting == waits
+
+
 def test_a_second_death_ends_it(watched: Watched) -> None:
     watched.process.codes[1] = KILLED
     watched.look()

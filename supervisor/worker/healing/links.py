@@ -95,13 +95,14 @@ class Links:
         store = self._prefixed(f"{self.generation}/{name}/here")
         store.set(str(group.rank()), "")
         keys = [str(rank) for rank in range(group.size())]
-        until = time.monotonic() + _timeout_of(group).total_seconds()
+        limit_s = _timeout_of(group).total_seconds()
+        until = time.monotonic() + limit_s
         pause_s = _LOOK_S
         while not store.check(keys):
             if self.is_outdated or self._mailbox.declined:
                 raise RuntimeError("Connection closed by a rank that was killed")
             if time.monotonic() > until:
-                raise RuntimeError(f"wait timeout: not all ranks of {name} have come")
+                raise RuntimeError(f"wait timeout after {1000 * limit_s:.0f}ms in group {name}")
             time.sleep(pause_s)
             pause_s = _SLOW_LOOK_S
 
