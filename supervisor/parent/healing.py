@@ -2,7 +2,14 @@
 
 The others wait in the collective that failed, or for its message. Anything but one plain SIGKILL of
 a rank whose memory is whole has all ranks started again, as ever; a line says why. So does a rank
-that is not back within `limit_s`: whatever waits for whom, that is the end of it.
+that is not back in time: whoever waits for whom, the parent's limit ends it.
+
+    who waits                     for what                        and no longer than
+    in a collective that failed   the parent's word               20 s, then its error is raised
+    to come together              all ranks in one generation     the parent's limit
+    to connect a group            its ranks, then gloo            a death, or the parent's limit
+    for a message of a step       the rank that comes back        the parent's limit, and 60 s
+    the parent                    the rank that comes back        its limit; then 5 s, and SIGKILL
 """
 
 from __future__ import annotations
