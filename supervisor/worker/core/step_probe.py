@@ -5,6 +5,7 @@ What `supervisor.observe` was given, or a model exposed, as numbers.
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import math
 import operator
@@ -132,11 +133,9 @@ class StepProbe:
     def saw_batch(self, batch: Any) -> None:
         """Takes the first numbers of a loader's batch into the step's signature."""
         found = first_tensor(batch)
-        first = None if found is None else local(found)
-        if first is None or first.device.type != "cpu" or not first.numel():
-            return
-        head = memory_of(first.reshape(-1)[:16].contiguous())
-        self.signature = xxhash.xxh3_64_intdigest(head, seed=self.signature)
+        head = None if found is None else _head_of(found)
+        if head is not None:
+            self.signature = xxhash.xxh3_64_intdigest(head, seed=self.signature)
 
     def record(
         self, step: int, now: float, optimizer: Optimizer, *, scaler_skipped: bool = False
@@ -181,6 +180,26 @@ class StepProbe:
         if torch.cuda.is_available() and torch.cuda.is_initialized():
             return torch.cuda.max_memory_allocated() / _GIB
         return float(self._process.memory_info().rss) / _GIB
+
+
+_HEAD = 16
+
+
+def _head_of(tensor: torch.Tensor) -> bytes | memoryview | None:
+    """The first numbers of a tensor on the CPU; None of one that has none there."""
+    if tensor.is_nested:
+        return None
+    is_plain = type(tensor) is torch.Tensor and tensor.layout == torch.strided
+    first = tensor if is_plain else local(tensor)
+    numbers = min(_HEAD, first.numel())
+    if not first.is_cpu or not numbers:
+        return None
+    if is_plain and first.is_contiguous():
+        size = first.element_size()
+        end = (first.storage_offset() + numbers) * size
+        if end <= first.untyped_storage().nbytes():
+            return ctypes.string_at(first.data_ptr(), numbers * size)
+    return memory_of(local(first).reshape(-1)[:_HEAD].contiguous())
 
 
 read_number = TensorBase.item

@@ -56,14 +56,16 @@ class Site:
         blocks: places in the file of its clock readings.
         times: readings that a replay is given next.
         waiting: readings that are not in the file yet.
+        last: the number of the process that it gave last; -1 for none.
     """
 
-    __slots__ = ("blocks", "draws", "due", "number", "said", "taken", "times", "waiting")
+    __slots__ = ("blocks", "draws", "due", "last", "number", "said", "taken", "times", "waiting")
 
     def __init__(self, number: int, said: str = "") -> None:
         self.number, self.said = number, said
         self.draws: array[int] = array("Q")
         self.taken = self.due = 0
+        self.last = -1
         self.blocks: deque[int] = deque()
         self.times: deque[int] = deque()
         self.waiting: array[int] = array("q")

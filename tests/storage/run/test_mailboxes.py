@@ -99,6 +99,21 @@ def test_a_message_that_does_not_fit_is_refused(tmp_path: Path) -> None:
         mailbox.exchange(bytes(mailbox.max_bytes + 1))
 
 
+def test_who_waits_sleeps_longer_and_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mailbox = StepMailbox(tmp_path / "board", 0, 2, timeout_s=60.0)
+    slept: list[float] = []
+    monkeypatch.setattr("supervisor.storage.run.mailboxes.time.sleep", slept.append)
+
+    assert mailbox.exchange(b"x", is_in_vain=lambda: True) is None
+
+    assert len(slept) < 50
+    assert slept == sorted(slept)
+    assert 0.02 * 0.8 < sum(slept) < 0.02
+    assert max(slept) == 1e-3
+
+
 def test_a_rank_that_cannot_come_is_not_waited_for(tmp_path: Path) -> None:
     mailbox = StepMailbox(tmp_path / "board", 0, 2, timeout_s=60.0)
     asked: list[int] = []

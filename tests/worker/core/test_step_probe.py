@@ -109,6 +109,27 @@ def test_no_container_of_the_script_is_asked_for_what_it_makes_at_each_look() ->
     assert probe.batch_size == 3
 
 
+def test_a_batch_is_told_from_others_by_its_first_numbers_however_they_lie_in_memory() -> None:
+    def signature(batch: torch.Tensor) -> int:
+        probe = StepProbe()
+        probe.saw_batch([batch])
+        return probe.signature
+
+    numbers = torch.arange(40.0).reshape(5, 8)
+    alike = [
+        *(numbers.clone(), numbers.t().contiguous().t(), torch.nn.Parameter(numbers)),
+        *(torch.cat([numbers, numbers])[5:], numbers.clone().requires_grad_()),
+    ]
+
+    assert {signature(batch) for batch in alike} == {signature(numbers)}
+    assert signature(numbers + 1) != signature(numbers)
+    assert signature(numbers[:1]) != signature(numbers)
+    freed = numbers.clone()
+    freed.untyped_storage().resize_(0)
+    for empty in (freed, torch.zeros(0), torch.zeros(3, device="meta")):
+        signature(empty)  # reads no memory that is not there
+
+
 def test_plain_containers_are_looked_into() -> None:
     one, two, three, four = (torch.zeros(n) for n in (1, 2, 3, 4))
 

@@ -237,6 +237,22 @@ after.append(sorted(OUTSIDE.numbers().items()))
     assert second["reasons"] == []
 
 
+def test_the_process_s_own_number_is_noted_once_at_each_place(tmp_path: Path) -> None:
+    script = """
+size = Path(sys.argv[1]).stat().st_size
+for _ in range(100):
+    before.append(os.getpid())
+after.append(Path(sys.argv[1]).stat().st_size - size)
+after.append(sorted(OUTSIDE.numbers().items()))
+"""
+
+    first, second = _twice(tmp_path, script)
+
+    assert int(first["after"][0]) < 200  # the place and its number
+    assert second["after"][1] == str([(int(first["before"][0]), int(second["before"][0]))])
+    assert second["reasons"] == []
+
+
 def test_the_patched_functions_stay_what_they_were(tmp_path: Path) -> None:
     script = """
 for one in (time.time, time.perf_counter, os.urandom, datetime.datetime.now):
