@@ -11,7 +11,7 @@ import math
 import operator
 import sys
 from collections import UserDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import psutil
@@ -222,23 +222,41 @@ def norm_of_gradients(parameters: Iterable[torch.Tensor]) -> torch.Tensor | floa
     parts: list[torch.Tensor] = []
     for start in range(0, len(parameters), TOGETHER):
         grads = [g for p in parameters[start : start + TOGETHER] if (g := p.grad) is not None]
-        if not grads:
-            continue
-        if (
-            not _PLAIN.issuperset(map(type, grads))
-            or any(map(_IS_SPARSE, grads))
-            or _group_tensors_by_device_and_dtype([grads]).keys() != _FLOATS
-        ):
-            return _norm_of_any([g for p in parameters if (g := p.grad) is not None])
-        parts.append(torch.stack(torch._foreach_norm(grads)))
+        if grads:
+            norm = _norm_of_floats(grads)
+            if norm is None:
+                return _norm_of_any([g for p in parameters if (g := p.grad) is not None])
+            parts.append(norm)
     return torch.linalg.vector_norm(torch.cat(parts)) if parts else None
 
 
 TOGETHER = 128
 """Gradients whose norms are taken in one call: while they are in the processor's cache."""
+SMALL = 2048
+"""Numbers of a gradient, on average, up to which copying them together costs less than a norm of
+each."""
 _PLAIN = {torch.Tensor}
+_SIZE = TensorBase.numel
 _IS_SPARSE = operator.attrgetter("is_sparse")
 _FLOATS = {(torch.device("cpu"), torch.float32)}
+_together: Callable[[list[torch.Tensor]], torch.Tensor] = torch._C._nn.flatten_dense_tensors
+
+
+def _norm_of_floats(grads: list[torch.Tensor]) -> torch.Tensor | None:
+    """Norms whose norm is that of all; None unless they are dense ones of float32 on the CPU."""
+    first = grads[0]
+    if not (_PLAIN.issuperset(map(type, grads)) and first.is_cpu and first.dtype is torch.float32):
+        return None
+    if sum(map(_SIZE, grads)) > SMALL * len(grads):
+        is_sparse = any(map(_IS_SPARSE, grads))
+        if is_sparse or _group_tensors_by_device_and_dtype([grads]).keys() != _FLOATS:  # type: ignore[list-item]
+            return None
+        return torch.stack(torch._foreach_norm(grads))
+    try:
+        joined = _together(grads)
+    except RuntimeError:  # some are sparse, or on another device
+        return None
+    return torch.linalg.vector_norm(joined).reshape(1) if joined.dtype is torch.float32 else None
 
 
 def _norm_of_any(grads: list[torch.Tensor]) -> torch.Tensor | float:
