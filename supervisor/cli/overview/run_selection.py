@@ -104,6 +104,6 @@ def since(text: str, now: Callable[[], datetime] = datetime.now) -> float:
                 return now().timestamp() - age_s
         else:
             return datetime.fromisoformat(text).timestamp()
-    except (ValueError, OverflowError):
+    except (ValueError, OverflowError):  # said below, as of an age that cannot be
         pass
     raise ArgumentTypeError(f"{text[:40]}: give an age (30m, 12h, 7d, 2w) or a date (2026-11-24)")

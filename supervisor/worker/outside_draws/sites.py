@@ -36,7 +36,10 @@ OF_THE_PROCESS = frozenset(
 is the process's own, in a replay too. Torch's seeds are seen on their own."""
 LOOKS_ON = frozenset({"tqdm._monitor"})
 """Threads that compare their clock with what the script's own thread has read: a bar that printed
-nothing for long is made to print more often. In a replay that was read long ago."""
+nothing for long is made to print more often. In a replay that was read long ago. They are named,
+because no rule tells them from threads whose own waits end by the clock: at the script's time such
+a thread would wait for as long as the script reads none, and a hurried replay would end its wait
+early."""
 _PYTHON = os.path.dirname(os.__file__) + os.sep
 _OURS = str(Path(__file__).parents[2]) + os.sep
 NUMBER = "a number: "
