@@ -39,7 +39,7 @@ from supervisor.parent.standard_input import StandardInput, not_for_ranks
 from supervisor.parent.terminal.output import AttemptLog, OutputPump, read_tail
 from supervisor.parent.watching import hang
 from supervisor.parent.watching.device_watch import DeviceWatch
-from supervisor.parent.watching.place_of_silence import Standing, find_place, last_dump, waits_in
+from supervisor.parent.watching.place_of_silence import Patience
 from supervisor.parent.watching.preemption import PreemptionWatch
 from supervisor.parent.watching.rank_watch import GroupFeed, RankWatch
 from supervisor.parent.watching.replica import Replica
@@ -59,7 +59,6 @@ from supervisor.storage.run.lease import Lease
 from supervisor.storage.run.mailboxes import arrived_at, describe_replay, replayed_steps
 from supervisor.storage.run.run_state import load_order
 from supervisor.storage.run.rundir import RunDirectory
-from supervisor.storage.run.training_places import read_places
 
 POLL_S = 0.2
 LAST_WORDS_S = 5.0
@@ -138,7 +137,7 @@ class Attempt:
         self._broken_since_s: float | None = None
         self._hang: str | None = None
         self._hung_rank: int | None = None
-        self._is_over = False
+        self._patience = Patience(context.rundir, number, ranks, context.run_log.say)
         self._is_executed = False
         self._background = ""
         self._kill_at_s: float | None = None
@@ -146,7 +145,6 @@ class Attempt:
         self._slow_look_s = 0.0
         self._signs_of_life = 0
         self._reported: set[str] = set()
-        self._told_waits: set[str] = set()
         self._healing: RankHealing | None = None
 
     def run(self) -> list[ProcessEnding]:
@@ -491,14 +489,23 @@ class Attempt:
         evidence = hang.dump_stacks(
             process, settings, rundir, self._number, self._watches, is_back=is_back
         )
-        may_wait = self._guarded("place", lambda: self._may_wait(watchdog, now_s))
+        stdin = self._s.stdin
+        may_wait = self._guarded(
+            "place",
+            lambda: self._patience.may_wait(
+                watchdog,
+                now_s,
+                awaits_input=stdin is not None and stdin.is_awaited,
+                is_completed=self._is_completed(),
+            ),
+        )
         if evidence is not None and may_wait:
             return
         if evidence is None:
             stacks = rundir.stacks(self._number, self._first.rank)
             self._s.run_log.warn(f"the training goes on after a silence: {reason}; see {stacks}")
             return
-        if self._is_over:
+        if self._patience.is_over:
             reason = f"the training is over, but its process did not end by itself: {reason}"
         blamed = f"; {evidence.why}" if evidence.why else ""
         self._hang = reason + blamed + "".join(f"; in {frame}" for frame in evidence.frames[:1])
@@ -513,39 +520,6 @@ class Attempt:
         hang.end_hung(process)
         process.send(signal.SIGKILL)
         process.wait(hang.GRACE_S)
-
-    def _may_wait(self, watchdog: Watchdog, now_s: float) -> bool:
-        """Whether ranks that are silent stand where nothing was seen to train, and not for too
-        long; said once for each place."""
-        if watchdog.start_silence_s is None:
-            return False
-        places, waiting = [], ""
-        for watch in self._watches:
-            rundir = self._s.rundir
-            stacks = rundir.stacks(self._number, watch.rank)
-            threads = last_dump(stacks.read_text(errors="replace") if stacks.exists() else "")
-            places.append(find_place(threads, read_places(rundir.places(watch.rank))))
-            waiting = waiting or waits_in(threads)
-        if self._s.stdin is not None and self._s.stdin.is_awaited:
-            places = [Standing.INPUT]
-        if self._is_completed():
-            places = [Standing.OVER]
-        if Standing.TRAINING in places:
-            return False
-        limit_s = watchdog.found_elsewhere(now_s)
-        self._is_over = all(place is Standing.OVER for place in places)
-        if watchdog.silent_s(now_s) > limit_s:
-            return False
-        self._is_over = False
-        what = (
-            "waits for standard input" if Standing.INPUT in places else "no training is under way"
-        )
-        told = f"no step for {watchdog.since_step_s(now_s):.0f} s, but {what}: in {waiting or '?'}"
-        if waiting not in self._told_waits:
-            self._told_waits.add(waiting)
-            limit = f"{limit_s:g} s of silence (watchdog.idle_timeout_s)"
-            self._s.run_log.say(f"{told}: its process is ended after {limit}")
-        return True
 
     def _tell_of_devices(self) -> None:
         for line in self._s.devices.news():
@@ -626,9 +600,9 @@ class Attempt:
             hang=self._hang if self._hung_rank in (None, watch.rank) else None,
             signals_sent=tuple(process.signals_sent.get(watch.rank, ())),
             asked_by=self._s.inbox.stopped_by(ended_s, grace_s),
-            is_over=self._is_over,
+            is_over=self._patience.is_over,
             background=self._background or "",
-            sent_directly=None if self._is_over else directly,
+            sent_directly=None if self._patience.is_over else directly,
             oom_kills=oom_kills,
             lost=process.lost.get(watch.rank, ""),
             memory=self._memory,
