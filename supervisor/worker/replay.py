@@ -9,6 +9,7 @@ the very call that the checkpoint was made in.
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -126,6 +127,7 @@ class Replay(TrainingHooks):
         self.collectives.silent_early = self.reads.begin_early
         self._executed = ExecutedRegions(self.collectives, zeros.saw)
         self.compiles_anew = collectives is not None  # within whose mode nothing is compiled
+        self._began_s = 0.0
 
     @property
     def steps_done(self) -> int:
@@ -134,6 +136,13 @@ class Replay(TrainingHooks):
     @property
     def mismatch(self) -> str | None:
         return self.comparison.mismatch
+
+    @property
+    def step_s(self) -> float | None:
+        """Seconds that a step took up to now, behind the first one, which is executed; None where
+        there was none."""
+        steps = self.steps_done - 1
+        return (time.perf_counter() - self._began_s) / steps if steps > 0 else None
 
     def hand_over(self, probe: StepProbe, loss: float | None) -> None:
         """Gives the live probe what was seen of the step under way before its boundary: the first
@@ -356,6 +365,7 @@ class Replay(TrainingHooks):
         self._executed.step_ended()
         self._leaves.step_ended()
         self.comparison.steps_done += 1
+        self._began_s = self._began_s or time.perf_counter()
         self._heartbeat(self.steps_done)
 
     def _disproved(self, why: str) -> None:
