@@ -89,7 +89,7 @@ class Resumed(JournalEvent):
         replayed_steps: how many the fast-forward made.
         batches_left_out: how many it did not load.
         compared: how many values of the state were equal, put back, different, out of reach.
-        replayed_step_s: seconds that a step of the fast-forward took, behind its first.
+        replayed_step_s: seconds that a step of the fast-forward took at its end.
     """
 
     KIND: ClassVar[str] = "resumed"
