@@ -132,6 +132,7 @@ class Attempt:
         self._target = target
         self._began = time.time()
         self._tell_at_s = time.monotonic() + _TELL_AFTER_S
+        self._replay_from: tuple[int, float] | None = None
         self._feed = GroupFeed(self._watches)
         self._memory = ""
         self._broken_since_s: float | None = None
@@ -387,14 +388,21 @@ class Attempt:
 
     def _tell_wait(self, now_s: float) -> None:
         """A line at the terminal from time to time while no step can be seen yet."""
-        if self._feed.last_step is not None or now_s < self._tell_at_s:
+        if self._feed.last_step is not None:
             return
         done = None
         if self._target is not None:
             done = replayed_steps(self._s.rundir.replayed(self._first.rank), self._began)
+        if done and self._replay_from is None:
+            self._replay_from = done, now_s
+            return  # at the next look it is known what a step takes
+        if now_s < self._tell_at_s:
+            return
         line = ""
         if self._target is not None and done is not None and done < self._target:
-            line = describe_replay(done, self._target, time.time() - self._began)
+            first, first_s = self._replay_from or (done, now_s)
+            step_s = (now_s - first_s) / (done - first) if done > first else 0.0
+            line = describe_replay(done, self._target, time.time() - self._began, step_s)
         elif behind := self._feed.behind():
             named = f"rank{'s' * (len(behind) > 1)} {', '.join(map(str, behind[:_NAMED]))}"
             more = f" and {len(behind) - _NAMED} more" if len(behind) > _NAMED else ""

@@ -255,7 +255,7 @@ class Resumption:
         route, replay, arrival = self._route, self._replay, self._arrival
         assert route is not None
         assert replay is not None
-        start, guard = route.start, replay.guard
+        start, guard, step_s = route.start, replay.guard, replay.step_s
         self._route = None
         try:
             replay.catch_up()
@@ -282,6 +282,7 @@ class Resumption:
             reasons + more,
             announced_at=self._announced_at,
             batches_left_out=guard.handed_out if guard is not None else 0,
+            replayed_step_s=step_s,
         )
         self._replay = None
         self.has_arrived = True

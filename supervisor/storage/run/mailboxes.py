@@ -367,18 +367,21 @@ def replayed_steps(path: Path, since_s: float) -> int | None:
     return read_count(path) if is_fresh else None
 
 
-def describe_replay(done: int, target: int, elapsed_s: float) -> str:
+def describe_replay(done: int, target: int, elapsed_s: float, step_s: float = 0.0) -> str:
     """Returns one line.
 
     Args:
         done, target: steps.
         elapsed_s: since the attempt began, its start included: the time left is an upper bound.
+        step_s: what a step took lately; 0 where that is not known.
     """
     done = min(done, target)
     text = f"fast-forwarding: {done} of {target} steps"
     if target:
         text += f" ({100 * done // target} %)"
     text += f", for {elapsed_s:.0f} s"
-    if 0 < done < target:
+    if step_s and done < target:
+        text += f", about {step_s * (target - done):.0f} s left"
+    elif 0 < done < target:
         text += f", at most {elapsed_s * (target - done) / done:.0f} s left"
     return text

@@ -146,6 +146,8 @@ def test_who_waits_for_one_rank_goes_on_when_another_has_given_up(tmp_path: Path
 )
 def test_a_line_says_how_far_and_how_long(done: int, target: int, expected: str) -> None:
     assert describe_replay(done, target, 10.0) == expected
+    if done == 20:
+        assert describe_replay(done, target, 10.0, 0.1).endswith("for 10 s, about 6 s left")
 
 
 def test_a_count_that_is_not_there_is_unknown(tmp_path: Path) -> None:

@@ -160,10 +160,7 @@ def test_a_batch_is_told_from_others_by_its_first_numbers_however_they_lie_in_me
     assert {signature(batch) for batch in alike} == {signature(numbers)}
     assert signature(numbers + 1) != signature(numbers)
     assert signature(numbers[:1]) != signature(numbers)
-    freed = numbers.clone()
-    freed.untyped_storage().resize_(0)
-    for empty in (freed, torch.zeros(0), torch.zeros(3, device="meta")):
-        signature(empty)  # reads no memory that is not there
+    assert signature(torch.zeros(0)) == signature(torch.zeros(3, device="meta")) == 0
 
 
 def test_plain_containers_are_looked_into() -> None:
