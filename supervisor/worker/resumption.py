@@ -136,6 +136,7 @@ class Resumption:
         self._arrival = arrival
         self._files = files
         self._registry = context.registry
+        self._log = context.rundir.log(context.order.attempt, context.rank)
         self._call_state = context.call_state
         self.warn = context.warn
         self._go_live = go_live
@@ -270,6 +271,7 @@ class Resumption:
         finally:
             again = arrival.ranks.collectives
             if again is not None and again.is_catching_up:  # what it says was said before
+                self._silence.hold(self._log)
                 again.on_met.append(self._silence.stop)
             else:
                 self._silence.stop()
