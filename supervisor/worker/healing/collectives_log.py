@@ -17,7 +17,7 @@ import xxhash
 
 from supervisor.storage.run.healing_memory import LOG_HEAD, LOG_MAGIC
 
-_ENTRY = struct.Struct("<QQQ")
+_ENTRY = struct.Struct("<QQQQ")
 _USED_WORD = 2
 _NOT_BEGUN = -1
 _PAGE = 4096
@@ -32,11 +32,13 @@ class Entry:
 
     Attributes:
         signature: of the call: which operation, group and shapes.
+        number: of the collective within its group.
         checksum: of what this rank gave.
-        at, length: where what it got lies.
+        at, length: where what it keeps lies.
     """
 
     signature: int
+    number: int
     checksum: int
     at: int
     length: int
@@ -96,16 +98,18 @@ class CollectivesLog:
         LOG_HEAD.pack_into(self._memory, 0, 0, _NOT_BEGUN, _PAGE)
         self.step = _NOT_BEGUN
 
-    def append(self, signature: int, checksum: int, got: Sequence[torch.Tensor | bytes]) -> bool:
+    def append(
+        self, signature: int, number: int, checksum: int, kept: Sequence[torch.Tensor | bytes]
+    ) -> bool:
         """Copies an entry; returns whether it had room.
 
         Args:
-            signature, checksum: see `Entry`.
-            got: dense tensors of the processor, or plain bytes.
+            signature, number, checksum: see `Entry`.
+            kept: dense tensors of the processor, or plain bytes.
         """
         if self.is_full or self.step == _NOT_BEGUN:
             return False
-        sizes = [each.nbytes if isinstance(each, torch.Tensor) else len(each) for each in got]
+        sizes = [each.nbytes if isinstance(each, torch.Tensor) else len(each) for each in kept]
         start = self._used + _ENTRY.size
         end = _aligned(start + sum(sizes))
         if end > self._end:
@@ -113,43 +117,52 @@ class CollectivesLog:
             self.stop()
             return False
         at = start
-        for each, size in zip(got, sizes, strict=True):
+        for each, size in zip(kept, sizes, strict=True):
             if isinstance(each, bytes):
                 self._memory[at : at + size] = each
             elif size:
                 self._bytes[at : at + size].copy_(as_bytes(each))
             at += size
-        _ENTRY.pack_into(self._memory, self._used, signature, checksum, at - start)
-        self._used = end
-        self._words[_USED_WORD] = end
+        _ENTRY.pack_into(self._memory, self._used, signature, number, checksum, at - start)
+        self._count(end)
         return True
+
+    def cut(self, entry: Entry) -> None:
+        """Forgets this entry and those after it."""
+        self._count(entry.at - _ENTRY.size)
+
+    def _count(self, used: int) -> None:
+        self._used = used
+        self._words[_USED_WORD] = used
 
     def entries(self) -> Iterator[Entry]:
         """Yields those that are there now, in their order."""
         at, end = _PAGE, self._used
         while at < end:
-            signature, checksum, length = _ENTRY.unpack_from(self._memory, at)
+            signature, number, checksum, length = _ENTRY.unpack_from(self._memory, at)
             start = at + _ENTRY.size
-            yield Entry(signature, checksum, start, length)
+            yield Entry(signature, number, checksum, start, length)
             at = _aligned(start + length)
 
     def read(self, entry: Entry) -> bytes:
         """Returns what a message of plain bytes held."""
         return bytes(self._memory[entry.at : entry.at + entry.length])
 
-    def fill(self, entry: Entry, tensors: Sequence[torch.Tensor]) -> bool:
-        """Writes what an entry holds into `tensors`; returns whether they have its size."""
-        if sum(tensor.nbytes for tensor in tensors) != entry.length:
-            return False
-        at = entry.at
-        for tensor in tensors:
-            held = self._bytes[at : at + tensor.nbytes]
-            at += tensor.nbytes
-            if tensor.is_contiguous():
-                as_bytes(tensor).copy_(held)
-            else:
-                tensor.copy_(held.clone().view(tensor.dtype).view(tensor.shape))
-        return True
+    def bytes_of(self, entry: Entry) -> torch.Tensor:
+        """Returns what an entry holds; the log's own memory."""
+        return self._bytes[entry.at : entry.at + entry.length]
+
+
+def fill_from_bytes(tensors: Sequence[torch.Tensor], data: torch.Tensor) -> bool:
+    """Writes these bytes into `tensors`; returns whether they have their size."""
+    if sum(tensor.nbytes for tensor in tensors) != data.nbytes:
+        return False
+    at = 0
+    for tensor in tensors:
+        held = data[at : at + tensor.nbytes].clone()  # what other dtypes can be seen in
+        at += tensor.nbytes
+        tensor.copy_(held.view(tensor.dtype).view(tensor.shape))
+    return True
 
 
 def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
