@@ -38,6 +38,7 @@ MOST_COST = 0.02
 MEASURED_STEPS = 20
 """After which that is judged."""
 _SENDS = ("send", "recv_", "recv_any_source_")
+_PROCESSOR = torch.device("cpu")
 _OWN, _ALL = 1, 2
 """Signatures of messages; no operation has these."""
 
@@ -193,12 +194,12 @@ class Collectives:
             if self._is_beginning and not self._logs[BEGINNING].append(*what, call.gets):
                 self.object_to("what the ranks exchange before their training is too much")
             if self._section is not None:
-                self._section.append(*what, call.share())
+                self._section.append(*what, *call.share())
 
     def _log_message(self, kind: int, message: bytes) -> None:
         with self._writing:
             if self._section is not None:
-                self._section.append(kind, 0, 0, [message])
+                self._section.append_message(kind, message)
 
     @property
     def _is_beginning(self) -> bool:
@@ -216,8 +217,11 @@ class Collectives:
         group = call.group
         if group.size() == 1 or not _is_gloo(group):
             return call.make(group)
-        with torch.no_grad(), self._call_state.region():
+        self._call_state.depth += 1
+        try:
             return self._handle(call, group, group.group_name)
+        finally:
+            self._call_state.depth -= 1
 
     def _handle(self, call: Call, group: Any, name: str) -> Any:
         if call.name not in _SENDS:
@@ -228,7 +232,7 @@ class Collectives:
             return self._passed_on(call, group)
         began_s, made_s = time.perf_counter(), 0.0
         number, checksum = self.completed.get(name, 0) + 1, checksum_of(call.gives)
-        gave = [tensor.clone() for tensor in call.gives] if call.is_in_place else call.gives
+        gave = [each.detach().clone() for each in call.gives] if call.is_in_place else call.gives
         order = sum(self.completed.values())
         kept = _Kept(name, number, order, call, call.signature(name), checksum, gave)
         if self.mode is Mode.REPLAYED:
@@ -365,7 +369,7 @@ class Collectives:
             self.fail("it exchanges something before its training that it had not before")
         if not call.is_in_place:
             for tensor in call.gets:
-                tensor.zero_()
+                tensor.detach().zero_()
 
     def _answer(self, kept: _Kept) -> bool:
         """Returns whether the logs had its result."""
@@ -474,7 +478,7 @@ class Collectives:
 
 
 def _is_gloo(group: Any) -> bool:
-    return isinstance(group._get_backend(torch.device("cpu")), Gloo.own)
+    return isinstance(group._get_backend(_PROCESSOR), Gloo.own)
 
 
 def _joined(told: Sequence[bytes]) -> bytes:

@@ -6,11 +6,13 @@ number of used bytes is stored after it. A process that is killed in between lea
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import xxhash
@@ -22,6 +24,10 @@ _USED_WORD = 2
 _NOT_BEGUN = -1
 _PAGE = 4096
 _ALIGNED = 64
+_READ = 0x100
+_memory_at: Any = ctypes.pythonapi.PyMemoryView_FromMemory
+_memory_at.restype = ctypes.py_object
+_memory_at.argtypes = (ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int)
 MOST_BYTES = 1 << 30
 """Of one log, unless less is given. The file is sparse and takes what is written to it."""
 
@@ -64,8 +70,10 @@ class CollectivesLog:
         finally:
             os.close(descriptor)
         self._bytes = torch.frombuffer(self._memory, dtype=torch.uint8)
+        self._address = self._bytes.data_ptr()
         # A memoryview of "Q" stores all eight bytes at once.
         self._words = memoryview(self._memory).cast("Q")
+        self._used: int
         magic, step, self._used = LOG_HEAD.unpack_from(self._memory, 0)
         self.step = int(step) if magic == LOG_MAGIC else _NOT_BEGUN
         self.is_full = False
@@ -76,11 +84,11 @@ class CollectivesLog:
     @property
     def used(self) -> int:
         """In bytes."""
-        return int(self._used)
+        return self._used
 
     @property
     def is_half_full(self) -> bool:
-        return bool(self._used > self._end // 2)
+        return self._used > self._end // 2
 
     def start(self, step: int, most_bytes: int = MOST_BYTES) -> None:
         """Forgets all entries: what comes now comes after the state of `step`.
@@ -99,33 +107,54 @@ class CollectivesLog:
         self.step = _NOT_BEGUN
 
     def append(
-        self, signature: int, number: int, checksum: int, kept: Sequence[torch.Tensor | bytes]
+        self,
+        signature: int,
+        number: int,
+        checksum: int,
+        tensors: Sequence[torch.Tensor],
+        part: int = 0,
+        of: int = 1,
     ) -> bool:
         """Copies an entry; returns whether it had room.
 
         Args:
             signature, number, checksum: see `Entry`.
-            kept: dense tensors of the processor, or plain bytes.
+            tensors: dense ones of the processor.
+            part, of: which part of their bytes is kept, of how many.
         """
-        if self.is_full or self.step == _NOT_BEGUN:
+        size = sum(tensor.nbytes for tensor in tensors)
+        first, end = size * part // of, size * (part + 1) // of
+        start = self._room(end - first)
+        if start is None:
             return False
-        sizes = [each.nbytes if isinstance(each, torch.Tensor) else len(each) for each in kept]
+        at = 0
+        for tensor in tensors:
+            begin, stop = max(first, at), min(end, at + tensor.nbytes)
+            if begin < stop:
+                held = tensor.contiguous()
+                to, source = self._address + start + begin - first, held.data_ptr() + begin - at
+                ctypes.memmove(to, source, stop - begin)
+            at += tensor.nbytes
+        self._has(signature, number, checksum, end - first)
+        return True
+
+    def append_message(self, kind: int, message: bytes) -> None:
+        """The same with plain bytes; `kind` is its signature."""
+        start = self._room(len(message))
+        if start is not None:
+            self._memory[start : start + len(message)] = message
+            self._has(kind, 0, 0, len(message))
+
+    def _room(self, size: int) -> int | None:
         start = self._used + _ENTRY.size
-        end = _aligned(start + sum(sizes))
-        if end > self._end:
+        if self.step != _NOT_BEGUN and start + size > self._end:
             self.is_full = True
             self.stop()
-            return False
-        at = start
-        for each, size in zip(kept, sizes, strict=True):
-            if isinstance(each, bytes):
-                self._memory[at : at + size] = each
-            elif size:
-                self._bytes[at : at + size].copy_(as_bytes(each))
-            at += size
-        _ENTRY.pack_into(self._memory, self._used, signature, number, checksum, at - start)
-        self._count(end)
-        return True
+        return None if self.step == _NOT_BEGUN else start
+
+    def _has(self, signature: int, number: int, checksum: int, size: int) -> None:
+        _ENTRY.pack_into(self._memory, self._used, signature, number, checksum, size)
+        self._count(_aligned(self._used + _ENTRY.size + size))
 
     def cut(self, entry: Entry) -> None:
         """Forgets this entry and those after it."""
@@ -153,6 +182,7 @@ class CollectivesLog:
         return self._bytes[entry.at : entry.at + entry.length]
 
 
+@torch.no_grad()
 def fill_from_bytes(tensors: Sequence[torch.Tensor], data: torch.Tensor) -> bool:
     """Writes these bytes into `tensors`; returns whether they have their size."""
     if sum(tensor.nbytes for tensor in tensors) != data.nbytes:
@@ -165,18 +195,13 @@ def fill_from_bytes(tensors: Sequence[torch.Tensor], data: torch.Tensor) -> bool
     return True
 
 
-def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns a dense tensor's bytes; its own memory where that lies in one piece."""
-    return tensor.contiguous().view(-1).view(torch.uint8)
-
-
 def checksum_of(tensors: Sequence[torch.Tensor]) -> int:
     """Returns one number for the bytes of all of them."""
     state = 0
     for tensor in tensors:
         if tensor.nbytes:
-            data = memoryview(as_bytes(tensor).numpy())  # type: ignore[arg-type]
-            state = xxhash.xxh3_64_intdigest(data, seed=state)
+            held = tensor.contiguous()
+            state = xxhash.xxh3_64_intdigest(_memory_at(held.data_ptr(), held.nbytes, _READ), state)
     return state
 
 

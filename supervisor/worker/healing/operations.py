@@ -15,8 +15,6 @@ from typing import Any
 import torch
 import xxhash
 
-from supervisor.worker.healing.collectives_log import as_bytes
-
 NAMESPACE, KEY = "c10d", "AutogradCPU"
 
 
@@ -84,19 +82,29 @@ class Call:
         is_plain: all of them are dense ones of the processor.
     """
 
-    def __init__(self, name: str, arguments: tuple[Any, ...]) -> None:
-        self.name, self.arguments = name, list(arguments)
-        self.operation = KEPT.get(name)
-        self.group: Any = torch.distributed.ProcessGroup.unbox(arguments[_group_place(name)])
-        self.gives, self.gets = self._at("gives"), self._at("gets")
-        self.is_in_place = self.operation is None or self.operation.gives == self.operation.gets
-        self.is_plain = all(
-            tensor.layout == torch.strided and tensor.is_cpu for tensor in (*self.gives, *self.gets)
-        )
+    __slots__ = (
+        "arguments",
+        "gets",
+        "gives",
+        "group",
+        "is_in_place",
+        "is_plain",
+        "name",
+        "operation",
+    )
 
-    def _at(self, what: str) -> list[torch.Tensor]:
-        place = getattr(self.operation, what, None)
-        return [] if place is None else _tensors(self.arguments[place])
+    def __init__(self, name: str, arguments: Sequence[Any]) -> None:
+        self.name, self.arguments = name, arguments
+        self.operation = operation = KEPT.get(name)
+        self.group: Any = _unbox(arguments[_group_place(name)])
+        gives, gets = (None, None) if operation is None else (operation.gives, operation.gets)
+        self.gives = [] if gives is None else _tensors(arguments[gives])
+        self.is_in_place = gives == gets
+        self.gets = self.gives if gets is None or self.is_in_place else _tensors(arguments[gets])
+        self.is_plain = True
+        for tensor in (*self.gives, *self.gets):
+            if not tensor.is_cpu or tensor.layout != torch.strided:
+                self.is_plain = False
 
     def signature(self, group: str) -> int:
         """Returns one number for the operation, its group, shapes and plain arguments."""
@@ -104,12 +112,13 @@ class Call:
         shapes = [(each.shape, each.dtype) for each in (*self.gives, *self.gets)]
         return _number_of(self.name, group, *plain, *shapes)
 
-    def share(self) -> list[torch.Tensor]:
-        """Returns what this rank keeps of it."""
+    def share(self) -> tuple[Sequence[torch.Tensor], int, int]:
+        """Returns what this rank keeps of it: which tensors, which part of them, of how many."""
         assert self.operation is not None
-        if self.operation.keeps is Keeps.PART:
-            return _part(self.gets, self.group.rank(), self.group.size())
-        return self.gives if self.operation.keeps is Keeps.GIVEN else self.gets
+        keeps = self.operation.keeps
+        if keeps is Keeps.PART:
+            return self.gets, self.group.rank(), self.group.size()
+        return (self.gives if keeps is Keeps.GIVEN else self.gets), 0, 1
 
     def make(self, group: Any) -> Any:
         """Makes it in this group, as torch does, and waits for it. Without the interpreter's lock:
@@ -132,25 +141,30 @@ class Call:
         assert operation is not None
         for place in {operation.gives, operation.gets} - {None}:
             given[place] = _like(given[place])  # type: ignore[index]
-        call = Call(self.name, tuple(given))
+        call = Call(self.name, given)
         fill(call.gives, gave)
         return call
 
     def ended(self) -> Any:
         """Returns what the operation returns, its work done."""
-        future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
+        future: Any = torch._C.Future([])
         future.set_result(self.gets)
-        c10d: Any = torch._C._distributed_c10d
-        work = c10d._create_work_from_future(future).boxed()
+        work = _c10d._create_work_from_future(future).boxed()
         return work if _returns(self.name) == 1 else (self.arguments[0], work)
 
 
+@torch.no_grad()
 def fill(tensors: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
     """Copies each value into its tensor."""
     for tensor, value in zip(tensors, values, strict=True):
         tensor.copy_(value)
 
 
+_unbox = torch.distributed.ProcessGroup.unbox
+_c10d: Any = torch._C._distributed_c10d
+
+
+@functools.cache
 def _operator(name: str) -> Any:
     return getattr(torch.ops.c10d, name).default
 
@@ -169,18 +183,6 @@ def _returns(name: str) -> int:
 @functools.lru_cache(maxsize=1024)
 def _number_of(*what: Any) -> int:
     return xxhash.xxh3_64_intdigest(repr(what).encode())
-
-
-def _part(tensors: Sequence[torch.Tensor], number: int, of: int) -> list[torch.Tensor]:
-    """Returns the part with this number of the bytes of all of them."""
-    size = sum(tensor.nbytes for tensor in tensors)
-    first, end = size * number // of, size * (number + 1) // of
-    found, at = [], 0
-    for tensor in tensors:
-        if at < end and first < at + tensor.nbytes:
-            found.append(as_bytes(tensor)[max(first - at, 0) : end - at])
-        at += tensor.nbytes
-    return found
 
 
 def _tensors(found: Any) -> list[torch.Tensor]:

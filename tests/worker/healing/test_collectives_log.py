@@ -35,7 +35,7 @@ def test_entries_are_there_for_the_process_that_comes_next(memory: HealingMemory
     before.start(7)
     gave = [torch.arange(5.0), torch.tensor([1, 2], dtype=torch.int16), torch.zeros(0)]
     before.append(11, 5, 12, gave)
-    before.append(13, 5, 0, [b"message"])
+    before.append_message(13, b"message")
 
     after = CollectivesLog(path_of(memory), SIZE)
 
@@ -53,9 +53,9 @@ def test_entries_are_there_for_the_process_that_comes_next(memory: HealingMemory
 def test_an_entry_counts_only_once_it_is_whole(memory: HealingMemory) -> None:
     log = CollectivesLog(path_of(memory), SIZE)
     log.start(0)
-    log.append(1, 5, 0, [b"whole"])
+    log.append_message(1, b"whole")
     used = log.used
-    log.append(2, 5, 0, [b"half"])
+    log.append_message(2, b"half")
     file = os.open(path_of(memory), os.O_RDWR)
     os.pwrite(file, used.to_bytes(8, "little"), 16)  # killed before this was stored
     os.close(file)
@@ -75,7 +75,7 @@ def test_a_log_without_room_is_of_no_use_until_it_begins_anew(memory: HealingMem
 
     assert (fits, is_half_full, has_room, memory.log_step(0, 0)) == (True, True, False, -1)
     log.start(4)
-    assert log.append(1, 5, 0, [b"again"])
+    assert log.append(1, 5, 0, [torch.zeros(1)])
     assert memory.log_step(0, 0) == 4
 
 
@@ -91,3 +91,18 @@ def test_values_come_back_into_memory_that_does_not_lie_in_one_piece(memory: Hea
     assert torch.equal(got, gave)
     assert checksum_of([got]) == entry.checksum
     assert not fill_from_bytes([torch.zeros(9)], log.bytes_of(entry))
+
+
+def test_the_parts_of_all_ranks_are_the_whole(memory: HealingMemory) -> None:
+    got = [torch.arange(5, dtype=torch.int16), torch.arange(6.0).view(2, 3).t(), torch.tensor(7.0)]
+    kept = []
+    for rank in range(3):
+        log = CollectivesLog(path_of(memory, log=rank), SIZE)
+        log.start(0)
+        log.append(1, 5, 0, got, rank, 3)
+        kept += [log.bytes_of(entry) for entry in log.entries()]
+    again = [torch.zeros_like(tensor) for tensor in got]
+
+    assert fill_from_bytes(again, torch.cat(kept))
+    assert all(map(torch.equal, again, got))
+    assert max(part.nbytes for part in kept) - min(part.nbytes for part in kept) <= 1
