@@ -5,7 +5,8 @@ is.
 
 A small training (shuffling loader, dropout, an optimizer with state) is killed with SIGKILL 50
 steps before its end, and resumed from 100 before. The time from the start of the second process to
-the event `resumed` holds that process's start-up; the growth between two lengths does not.
+the event `resumed` holds that process's start-up; the growth between two lengths does not. The same
+of the CPU time of the second process, where other work shares the machine.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 TRAINING = """
+import resource
 import sys
 import torch
 from torch import nn
@@ -40,7 +42,8 @@ while step < steps:
         step += 1
         if step >= steps:
             break
-print(loss.item())
+used = resource.getrusage(resource.RUSAGE_SELF)
+open("cpu.txt", "w").write(str(used.ru_utime + used.ru_stime))
 """
 BEFORE_END, LOST = 100, 50
 
@@ -68,6 +71,7 @@ def measure(folder: Path, steps: int) -> dict[str, Any]:
         "exactness": resumed["exactness"],
         "replayed": resumed["replayed_steps"],
         "back_after_s": round(_time(resumed) - _time(begun), 2),
+        "cpu_s": float((folder / "cpu.txt").read_text()),
         "tape_bytes_a_step": round(os.path.getsize(run / "tape" / "rank_0.tape") / steps),
     }
 
@@ -82,19 +86,20 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     rows: list[dict[str, Any]] = []
-    print("| steps | resume | back after, s | growth a step, ms | tape a step, bytes |")
-    print("| --- | --- | --- | --- | --- |")
+    print("| steps | resume | back after, s | growth a step, ms | CPU, ms | tape a step, bytes |")
+    print("| --- | --- | --- | --- | --- | --- |")
     with tempfile.TemporaryDirectory() as name:
         for steps in sorted(options.steps):
             row = measure(Path(name), steps)
-            growth = ""
+            growth = cpu = ""
             if rows:
                 more = row["replayed"] - rows[-1]["replayed"]
                 row["growth_ms"] = 1e3 * (row["back_after_s"] - rows[-1]["back_after_s"]) / more
-                growth = f"{row['growth_ms']:.2f}"
+                row["growth_cpu_ms"] = 1e3 * (row["cpu_s"] - rows[-1]["cpu_s"]) / more
+                growth, cpu = f"{row['growth_ms']:.2f}", f"{row['growth_cpu_ms']:.2f}"
             rows.append(row)
             print(
-                f"| {steps:,} | {row['exactness']} | {row['back_after_s']} | {growth} | "
+                f"| {steps:,} | {row['exactness']} | {row['back_after_s']} | {growth} | {cpu} | "
                 f"{row['tape_bytes_a_step']} |",
                 flush=True,
             )

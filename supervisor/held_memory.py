@@ -114,7 +114,7 @@ def _entry(path: Path, wanted: str) -> int | None:
             name, _, value = line.partition(" ")
             if name == wanted:
                 return int(value)
-    except (OSError, ValueError):
+    except (OSError, ValueError):  # not in a control group of this kind
         pass
     return None
 

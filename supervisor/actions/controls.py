@@ -192,10 +192,10 @@ def hide_gradients(
         parameter.grad = None
 
     def give_back() -> None:
-        with torch.no_grad():
-            for parameter, gradient in hidden:
-                if not are_zero(gradient):
+        for parameter, gradient in hidden:
+            if not are_zero(gradient):
+                with torch.no_grad():
                     gradient.zero_()
-                parameter.grad = gradient
+            parameter.grad = gradient
 
     return give_back

@@ -165,7 +165,9 @@ class RankAgent(LocalElasticAgent):
     def _invoke_run(self, role: str = "default") -> RunResult:
         while not self._channel.is_closed:
             order = self._channel.next_order(None)
-            if order is not None:
+            if order is not None and "again" in order:  # the others have ended meanwhile
+                self._channel.report(ended=self._rank_at(int(order["again"])), code=-signal.SIGKILL)
+            elif order is not None and "standby" not in order:
                 try:
                     self._attempt(order)
                 except Exception as error:  # the parent decides what comes of it

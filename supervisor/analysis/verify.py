@@ -36,8 +36,8 @@ from supervisor.table import table
 
 STEPS = 30
 MIN_STEPS = 8
-UNDISTURBED, CHECKPOINTED = "undisturbed", "again"
-"""Names of the run directories of the two undisturbed runs."""
+UNDISTURBED, CHECKPOINTED, KILLED = "undisturbed", "again", "broken"
+"""Names of the run directories of the two undisturbed runs, and of the one that is killed."""
 _REPEATED = 3
 """Steps between the checkpoint and the kill; they are repeated."""
 
@@ -137,7 +137,7 @@ def verify(
         if difference is not None:
             return _not_deterministic(difference, first, break_at)
         say(f"3 of 3: killed after step {break_at}, and resumed")
-        broken = _broken(script, folder / "broken", steps, break_at, rank=max(first))
+        broken = _broken(script, folder / KILLED, steps, break_at, rank=max(first))
         result = _judge(first, broken, ignored, break_at)
         if len(first) == 1 or not load_resolved_config(broken.rundir.config_yaml).restart.heals:
             return result

@@ -3,28 +3,44 @@
 from __future__ import annotations
 
 import ast
+import re
 import shlex
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from supervisor.errors import UsageError
-from supervisor.source_check.scope import Names, dotted, last_name
 
-RL_LIBRARIES = frozenset(
-    {
-        *("gymnasium", "gym", "pettingzoo", "dm_env", "envpool", "procgen", "stable_baselines3"),
-        *("torchrl", "tianshou", "cleanrl_utils", "rsl_rl", "pfrl", "skrl"),
-    }
+_IMPORT = r"^[ \t]*(?:from|import) "
+_RL = (
+    "gymnasium|gym|pettingzoo|dm_env|envpool|procgen|stable_baselines3|torchrl|tianshou|rsl_rl|skrl"
 )
-_TRL_BY_REWARD = ("PPO", "GRPO", "RLOO", "OnlineDPO", "Reward")
-_LANGUAGE_MODELS = ("LMHeadModel", "ForCausalLM", "ForMaskedLM", "ForConditionalGeneration")
-_WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel", "fully_shard")
-_PRECISIONS = ("precision", "mixed_precision")
-_SPELLINGS = {
-    "fp16": ("16", "16-mixed", "fp16", "fp16-mixed"),
-    "bf16": ("bf16", "bf16-mixed"),
-}
+_BY_REWARD = r"(?:PPO|GRPO|RLOO|OnlineDPO|Reward)\w+"
+_FP16 = r"""\bfp16\s*=\s*True|\b(?:mixed_)?precision\s*=\s*['"]?(?:fp)?16(?:-mixed)?(?![\w-])"""
+_BF16 = r"""\bbf16\s*=\s*True|\b(?:mixed_)?precision\s*=\s*['"]bf16(?:-mixed)?(?![\w-])"""
+_SIGNS = (
+    ("lightning", _IMPORT + r"(?:pytorch_)?lightning\b"),
+    ("ignite", _IMPORT + r"ignite\b"),
+    ("accelerate", _IMPORT + r"accelerate\b"),
+    (
+        "transformers",
+        _IMPORT + r"trl\b|from transformers[\w.]* import [^\n(]*(?:\([^)]*)?Trainer\b",
+    ),
+    ("rl", _IMPORT + rf"(?:(?:{_RL})\b|ray\.rllib|trl import [^\n(]*(?:\([^)]*)?{_BY_REWARD})"),
+    ("autocast", rf"\bautocast\(|{_FP16}|{_BF16}"),
+    ("fp16", rf"\.half\(\)|\btorch\.(?:float16|half)\b|{_FP16}"),
+    ("bf16", rf"\btorch\.bfloat16\b|{_BF16}"),
+    ("scaler", rf"\bGradScaler\(|{_FP16}"),
+    ("latents", r"^[ \t]*class \w*(?:VAE|Variational)\w*"),
+    ("language_model", r"^[ \t]*class (?:\w*GPT\w*|\w*LanguageModel|\w*LM)\b|\w*LMHeadModel\b"),
+    ("language_model", r"\w*For(?:CausalLM|MaskedLM|ConditionalGeneration)\b"),
+    ("images", _IMPORT + r"(?:torchvision|timm)\b|\bConv2d\("),
+    ("ranks", r"\binit_process_group\(|\bDistributedDataParallel\b|\bFullyShardedDataParallel\b"),
+    ("ranks", r"\bfully_shard\b"),
+    ("seeds", r"\btorch\.manual_seed\(|\bseed_everything\(|\bset_seed\("),
+    ("slurm", r"""['"]SLURM_\w*|""" + _IMPORT + r"submitit\b"),
+)
+"""Trait → what it is seen by, in code without comments and docstrings."""
 MOST_FILES = 50
 """The script and modules beside it that are looked at; more are a library."""
 
@@ -87,9 +103,11 @@ def look_at(script: Path, environment: Mapping[str, str]) -> list[Trait]:
             line = f":{error.lineno}" if isinstance(error, SyntaxError) else ""
             raise UsageError(f"{path}{line}: {why}: give a Python script that runs") from error
         nodes = list(ast.walk(tree))
-        for name, node, evidence in _traits(nodes, Names(nodes)):
-            where = f"{path.name}:{getattr(node, 'lineno', 1)}"
-            found.setdefault(name, Trait(name=name, where=where, evidence=evidence))
+        code = _code(path.read_bytes(), nodes)
+        for name, sign in _SIGNS:
+            if name not in found and (seen_at := re.search(sign, code, re.MULTILINE)):
+                where = f"{path.name}:{code.count(chr(10), 0, seen_at.end()) + 1}"
+                found[name] = Trait(name=name, where=where, evidence=seen_at[0].strip())
         for other in _beside(nodes, script.parent):
             if other.resolve() not in seen and len(seen) < MOST_FILES:
                 seen.add(other.resolve())
@@ -115,110 +133,14 @@ def _beside(nodes: list[ast.AST], folder: Path) -> Iterator[Path]:
                     yield path
 
 
-_Found = Iterator[tuple[str, ast.AST, str]]
-
-
-def _traits(nodes: list[ast.AST], names: Names) -> _Found:
+def _code(text: bytes, nodes: list[ast.AST]) -> str:
+    """A file without its comments and docstrings, line by line."""
+    lines = [line.partition("#")[0] for line in text.decode(errors="replace").splitlines()]
     for node in nodes:
-        yield from _OF_NODE.get(type(node), _nothing)(node, names)
-
-
-def _nothing(node: ast.AST, names: Names) -> _Found:
-    return iter(())
-
-
-def _of_import(node: ast.AST, names: Names) -> _Found:
-    modules: list[str] = []
-    if isinstance(node, ast.Import):
-        modules = [alias.name for alias in node.names]
-    elif isinstance(node, ast.ImportFrom) and not node.level:
-        modules = [f"{node.module}.{alias.name}" for alias in node.names]
-    for module in modules:
-        root, _, rest = module.partition(".")
-        last = module.rpartition(".")[2]
-        if root in ("lightning", "pytorch_lightning"):
-            yield "lightning", node, root
-        if root == "ignite":
-            yield "ignite", node, root
-        if root == "accelerate":
-            yield "accelerate", node, root
-        if root == "trl" or (root == "transformers" and "Trainer" in last):
-            yield "transformers", node, module
-        if root in RL_LIBRARIES or (root == "ray" and rest.startswith("rllib")):
-            yield "rl", node, root
-        if root == "trl" and last.startswith(_TRL_BY_REWARD):
-            yield "rl", node, module
-        if root == "transformers" and last.endswith(_LANGUAGE_MODELS):
-            yield "language_model", node, module
-        if root in ("torchvision", "timm"):
-            yield "images", node, root
-        if root == "submitit":
-            yield "slurm", node, root
-
-
-def _of_call(node: ast.AST, names: Names) -> _Found:
-    assert isinstance(node, ast.Call)
-    name = last_name(node.func)
-    if name == "autocast":
-        yield "autocast", node, ast.unparse(node.func)
-    if name == "GradScaler":
-        yield "scaler", node, ast.unparse(node.func)
-    if name == "half" and not node.args:
-        yield "fp16", node, f"{ast.unparse(node.func)[-40:]}()"
-    if name in ("init_process_group", *_WRAPPERS):
-        yield "ranks", node, name
-    # A generator of its own is no seed of the whole script.
-    if name in ("seed_everything", "set_seed") or dotted(node.func) == "torch.manual_seed":
-        yield "seeds", node, name
-    if name in _LANGUAGE_MODELS or "ForCausalLM" in ast.unparse(node.func):
-        yield "language_model", node, ast.unparse(node.func)
-    if name.startswith("Conv2d"):
-        yield "images", node, name
-    for keyword in node.keywords:
-        told = keyword.value.value if isinstance(keyword.value, ast.Constant) else None
-        text = f"{keyword.arg}={told!r}"
-        for kind in ("fp16", "bf16"):
-            is_set = keyword.arg == kind and told is True
-            is_said = keyword.arg in _PRECISIONS and str(told) in _SPELLINGS[kind]
-            if is_set or is_said:
-                yield kind, node, text
-                yield "autocast", node, text
-                if kind == "fp16":
-                    yield "scaler", node, f"{text} (made by the framework)"
-
-
-def _of_attribute(node: ast.AST, names: Names) -> _Found:
-    resolved = names.resolve(node)
-    if resolved in ("torch.float16", "torch.half"):
-        yield "fp16", node, resolved
-    if resolved == "torch.bfloat16":
-        yield "bf16", node, resolved
-    if isinstance(node, ast.Attribute) and node.attr in _WRAPPERS:
-        yield "ranks", node, node.attr
-
-
-def _of_class(node: ast.AST, names: Names) -> _Found:
-    assert isinstance(node, ast.ClassDef)
-    if "VAE" in node.name or "Variational" in node.name:
-        yield "latents", node, f"class {node.name}"
-    if "GPT" in node.name or node.name.endswith(("LanguageModel", "LM")):
-        yield "language_model", node, f"class {node.name}"
-
-
-def _of_constant(node: ast.AST, names: Names) -> _Found:
-    assert isinstance(node, ast.Constant)
-    if isinstance(node.value, str) and node.value.startswith("SLURM_"):
-        yield "slurm", node, node.value
-
-
-_OF_NODE: Mapping[type[ast.AST], Callable[[ast.AST, Names], _Found]] = {
-    ast.Import: _of_import,
-    ast.ImportFrom: _of_import,
-    ast.Call: _of_call,
-    ast.Attribute: _of_attribute,
-    ast.ClassDef: _of_class,
-    ast.Constant: _of_constant,
-}
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            for number in range(node.lineno - 1, node.end_lineno or node.lineno):
+                lines[number] = ""
+    return "\n".join(lines)
 
 
 _BASES = (("rl", "rlhf"), ("latents", "vae"), ("language_model", "llm"), ("scaler", "fp16"))

@@ -89,6 +89,7 @@ class Resumed(JournalEvent):
         replayed_steps: how many the fast-forward made.
         batches_left_out: how many it did not load.
         compared: how many values of the state were equal, put back, different, out of reach.
+        replayed_step_s: seconds that a step of the fast-forward took at its end.
     """
 
     KIND: ClassVar[str] = "resumed"
@@ -99,6 +100,7 @@ class Resumed(JournalEvent):
     replayed_steps: int | None
     batches_left_out: int | None
     compared: Mapping[str, Any] | None = None
+    replayed_step_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)

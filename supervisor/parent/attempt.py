@@ -39,7 +39,7 @@ from supervisor.parent.standard_input import StandardInput, not_for_ranks
 from supervisor.parent.terminal.output import AttemptLog, OutputPump, read_tail
 from supervisor.parent.watching import hang
 from supervisor.parent.watching.device_watch import DeviceWatch
-from supervisor.parent.watching.place_of_silence import Standing, find_place, last_dump, waits_in
+from supervisor.parent.watching.place_of_silence import Patience
 from supervisor.parent.watching.preemption import PreemptionWatch
 from supervisor.parent.watching.rank_watch import GroupFeed, RankWatch
 from supervisor.parent.watching.replica import Replica
@@ -59,7 +59,6 @@ from supervisor.storage.run.lease import Lease
 from supervisor.storage.run.mailboxes import arrived_at, describe_replay, replayed_steps
 from supervisor.storage.run.run_state import load_order
 from supervisor.storage.run.rundir import RunDirectory
-from supervisor.storage.run.training_places import read_places
 
 POLL_S = 0.2
 LAST_WORDS_S = 5.0
@@ -133,12 +132,13 @@ class Attempt:
         self._target = target
         self._began = time.time()
         self._tell_at_s = time.monotonic() + _TELL_AFTER_S
+        self._replay_from: tuple[int, float] | None = None
         self._feed = GroupFeed(self._watches)
         self._memory = ""
         self._broken_since_s: float | None = None
         self._hang: str | None = None
         self._hung_rank: int | None = None
-        self._is_over = False
+        self._patience = Patience(context.rundir, number, ranks, context.run_log.say)
         self._is_executed = False
         self._background = ""
         self._kill_at_s: float | None = None
@@ -146,7 +146,6 @@ class Attempt:
         self._slow_look_s = 0.0
         self._signs_of_life = 0
         self._reported: set[str] = set()
-        self._told_waits: set[str] = set()
         self._healing: RankHealing | None = None
 
     def run(self) -> list[ProcessEnding]:
@@ -197,6 +196,8 @@ class Attempt:
             if done and not s.spec.settings.keep_background:
                 self._background = self._guarded("background", lambda: self._ends_itself(process))
             left = process.stop(keep_others=done and s.spec.settings.keep_background)
+            if self._healing is not None and self._healing.is_waiting:
+                self._guarded("healing", lambda: self._heal(process, watchdog, time.monotonic()))
             watchdog.saw_steps(self._guarded("steps", self._take_steps) or 0, time.monotonic())
             self._guarded("handover", self._take_over)
             self._guarded("journal", s.run_log.merge)
@@ -244,9 +245,14 @@ class Attempt:
         )
 
     def _begin_healing(self, agent: AgentProcess) -> None:
-        """Of ranks on several nodes one that dies has all started again, as without healing."""
         s = self._s
-        if s.members is not None or s.local_ranks < 2 or not s.spec.settings.restart.heals:
+        if not s.spec.settings.restart.heals:
+            return
+        if s.members is not None:
+            s.run_log.tell_once(
+                "restart.healing: on several nodes a killed rank has all start again"
+            )
+        if s.members is not None or s.local_ranks < 2:
             return
         agent.revive()
         memory = agent.keep_collectives()
@@ -260,6 +266,7 @@ class Attempt:
                 order,
                 s.run_log.say,
                 lambda why: s.run_log.warn(why, found=Warned.NOT_HEALED),
+                most_s=s.spec.settings.watchdog.first_step_timeout_s,
                 stands_by=stands_by,
             )
 
@@ -269,7 +276,13 @@ class Attempt:
             return
         may_go_on = self._s.inbox.asked_by is None and self._kill_at_s is None
         steps = [watch.feed.last_step for watch in self._watches]
-        healing.look(process, steps, may_go_on=may_go_on)
+        try:
+            healing.look(process, steps, may_go_on=may_go_on)
+        except Exception:  # nobody waits for what nobody looks after
+            healing.give_up()
+            raise
+        if healing.overdue is not None and self._hang is None:
+            self._hang, self._hung_rank = "started alone, it was not back in time", healing.overdue
         watchdog.starts_again(healing.is_waiting, now_s)
 
     def _line(self) -> list[str]:
@@ -347,7 +360,8 @@ class Attempt:
         if len(process.codes) == len(self._watches):
             return
         if self._broken_since_s is None:
-            if not all(self._is_completed(rank) for rank in process.codes):
+            is_given_up = self._healing is not None and self._healing.is_given_up
+            if is_given_up or not all(self._is_completed(rank) for rank in process.codes):
                 self._broken_since_s = now_s
                 self._guarded("stacks", lambda: self._ask_where_others_stand(process))
                 if self._s.agent is not None:
@@ -359,7 +373,7 @@ class Attempt:
         """Where one has waited for them for too long."""
         ended = [watch for watch in self._watches if watch.rank in process.codes]
         exits = [classify(self._ending(watch, process)) for watch in ended]
-        if any(found.cause is ExitCause.HANG for found in exits):
+        if self._hang is not None or any(found.cause is ExitCause.HANG for found in exits):
             hang.forget_records(self._s.rundir, self._number, self._watches)
             hang.ask_for_stacks(process, self._s.rundir, self._watches)
 
@@ -374,14 +388,21 @@ class Attempt:
 
     def _tell_wait(self, now_s: float) -> None:
         """A line at the terminal from time to time while no step can be seen yet."""
-        if self._feed.last_step is not None or now_s < self._tell_at_s:
+        if self._feed.last_step is not None:
             return
         done = None
         if self._target is not None:
             done = replayed_steps(self._s.rundir.replayed(self._first.rank), self._began)
+        if done and self._replay_from is None:
+            self._replay_from = done, now_s
+            return  # at the next look it is known what a step takes
+        if now_s < self._tell_at_s:
+            return
         line = ""
         if self._target is not None and done is not None and done < self._target:
-            line = describe_replay(done, self._target, time.time() - self._began)
+            first, first_s = self._replay_from or (done, now_s)
+            step_s = (now_s - first_s) / (done - first) if done > first else 0.0
+            line = describe_replay(done, self._target, time.time() - self._began, step_s)
         elif behind := self._feed.behind():
             named = f"rank{'s' * (len(behind) > 1)} {', '.join(map(str, behind[:_NAMED]))}"
             more = f" and {len(behind) - _NAMED} more" if len(behind) > _NAMED else ""
@@ -476,14 +497,23 @@ class Attempt:
         evidence = hang.dump_stacks(
             process, settings, rundir, self._number, self._watches, is_back=is_back
         )
-        may_wait = self._guarded("place", lambda: self._may_wait(watchdog, now_s))
+        stdin = self._s.stdin
+        may_wait = self._guarded(
+            "place",
+            lambda: self._patience.may_wait(
+                watchdog,
+                now_s,
+                awaits_input=stdin is not None and stdin.is_awaited,
+                is_completed=self._is_completed(),
+            ),
+        )
         if evidence is not None and may_wait:
             return
         if evidence is None:
             stacks = rundir.stacks(self._number, self._first.rank)
             self._s.run_log.warn(f"the training goes on after a silence: {reason}; see {stacks}")
             return
-        if self._is_over:
+        if self._patience.is_over:
             reason = f"the training is over, but its process did not end by itself: {reason}"
         blamed = f"; {evidence.why}" if evidence.why else ""
         self._hang = reason + blamed + "".join(f"; in {frame}" for frame in evidence.frames[:1])
@@ -498,39 +528,6 @@ class Attempt:
         hang.end_hung(process)
         process.send(signal.SIGKILL)
         process.wait(hang.GRACE_S)
-
-    def _may_wait(self, watchdog: Watchdog, now_s: float) -> bool:
-        """Whether ranks that are silent stand where nothing was seen to train, and not for too
-        long; said once for each place."""
-        if watchdog.start_silence_s is None:
-            return False
-        places, waiting = [], ""
-        for watch in self._watches:
-            rundir = self._s.rundir
-            stacks = rundir.stacks(self._number, watch.rank)
-            threads = last_dump(stacks.read_text(errors="replace") if stacks.exists() else "")
-            places.append(find_place(threads, read_places(rundir.places(watch.rank))))
-            waiting = waiting or waits_in(threads)
-        if self._s.stdin is not None and self._s.stdin.is_awaited:
-            places = [Standing.INPUT]
-        if self._is_completed():
-            places = [Standing.OVER]
-        if Standing.TRAINING in places:
-            return False
-        limit_s = watchdog.found_elsewhere(now_s)
-        self._is_over = all(place is Standing.OVER for place in places)
-        if watchdog.silent_s(now_s) > limit_s:
-            return False
-        self._is_over = False
-        what = (
-            "waits for standard input" if Standing.INPUT in places else "no training is under way"
-        )
-        told = f"no step for {watchdog.since_step_s(now_s):.0f} s, but {what}: in {waiting or '?'}"
-        if waiting not in self._told_waits:
-            self._told_waits.add(waiting)
-            limit = f"{limit_s:g} s of silence (watchdog.idle_timeout_s)"
-            self._s.run_log.say(f"{told}: its process is ended after {limit}")
-        return True
 
     def _tell_of_devices(self) -> None:
         for line in self._s.devices.news():
@@ -611,9 +608,9 @@ class Attempt:
             hang=self._hang if self._hung_rank in (None, watch.rank) else None,
             signals_sent=tuple(process.signals_sent.get(watch.rank, ())),
             asked_by=self._s.inbox.stopped_by(ended_s, grace_s),
-            is_over=self._is_over,
+            is_over=self._patience.is_over,
             background=self._background or "",
-            sent_directly=None if self._is_over else directly,
+            sent_directly=None if self._patience.is_over else directly,
             oom_kills=oom_kills,
             lost=process.lost.get(watch.rank, ""),
             memory=self._memory,

@@ -1,7 +1,15 @@
 """One rank was killed: whether it alone is started again, and until it is back.
 
 The others wait in the collective that failed, or for its message. Anything but one plain SIGKILL of
-a rank whose memory is whole has all ranks started again, as ever; a line says why.
+a rank whose memory is whole has all ranks started again, as ever; a line says why. So does a rank
+that is not back in time: whoever waits for whom, the parent's limit ends it.
+
+    who waits                     for what                        and no longer than
+    in a collective that failed   the parent's word               20 s, then its error is raised
+    to come together              all ranks in one generation     the parent's limit
+    to connect a group            its ranks, then gloo            a death, or the parent's limit
+    for a message of a step       the rank that comes back        the parent's limit, and 60 s
+    the parent                    the rank that comes back        its limit; then 5 s, and SIGKILL
 """
 
 from __future__ import annotations
@@ -19,7 +27,11 @@ from supervisor.storage.run.rundir import RunDirectory
 _CHANGES = ("skip_steps", "lr_factor", "fp32", "batch_factor", "checkpoint_activations", "resigned")
 PART = ".part-"
 """With this the name of what a rank hands over of a checkpoint begins."""
+SAVES = "a checkpoint was being written"
 _PLAIN = WorkerOrder(attempt=1)
+LEAST_LIMIT_S, AGES = 120.0, 2.0
+"""A rank does again what it did since the attempt's start, without the others and mostly without
+computing: it may take so long, and so many times the attempt's age."""
 
 
 class RankHealing:
@@ -31,7 +43,13 @@ class RankHealing:
         order: of the attempt.
         say: tells the terminal a line.
         warn: tells why all ranks start again.
+        most_s: that a rank may take to come back; less in a young attempt.
         stands_by: a process waits to become a rank that dies.
+        clock: monotonic, in seconds.
+
+    Attributes:
+        is_given_up: a rank was on its way back, and is not awaited any more: all are to end.
+        overdue: the rank for which that was so because it took too long.
     """
 
     def __init__(
@@ -43,8 +61,16 @@ class RankHealing:
         say: Callable[[str], None],
         warn: Callable[[str], None],
         *,
+        most_s: float,
         stands_by: bool = False,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self.is_given_up = False
+        self.overdue: int | None = None
+        self._clock = clock
+        self._most_s = most_s
+        self._made_s = self._began_s = clock()
+        self._limit_s = most_s
         self._rundir = rundir
         self._agent = agent
         self._memory = memory
@@ -52,7 +78,6 @@ class RankHealing:
         self._say = say
         self._warn = warn
         self._rank: int | None = None
-        self._began_s = 0.0
         self._steps: dict[int, int | None] = {}
         self._is_over = False
         self._oom_kills = count_oom_kills()
@@ -92,17 +117,19 @@ class RankHealing:
 
     def _start(self, process: RankProcesses, rank: int, last_step: int | None) -> None:
         step, _ = self._newest(rank)
-        self._rank, self._began_s = rank, time.monotonic()
+        self._rank, self._began_s = rank, self._clock()
+        age_s = self._began_s - self._made_s
+        self._limit_s = min(self._most_s, LEAST_LIMIT_S + AGES * age_s)
         self._steps[rank] = last_step
         self._memory.mailbox.generation += 1
         self._say(
             f"rank {rank} was killed (SIGKILL): it alone starts again, from step {step} in memory; "
-            "the others wait"
+            f"the others wait, {self._limit_s:.0f} s at most"
         )
         process.start_alone(rank, {"step": step, "died_s": time.time()})
 
     def _await(self, process: RankProcesses, rank: int, may_go_on: bool) -> None:
-        mailbox, waited_s = self._memory.mailbox, time.monotonic() - self._began_s
+        mailbox, waited_s = self._memory.mailbox, self._clock() - self._began_s
         why = next(filter(None, map(mailbox.objection_of, process.ranks)), "")
         if mailbox.done == mailbox.generation and not mailbox.declined:
             self._rank, self._lacks_standby = None, self._stands_by
@@ -119,15 +146,23 @@ class RankHealing:
         elif any(process.codes.values()):
             ended = ", ".join(str(each) for each, code in sorted(process.codes.items()) if code)
             self._decline(f"rank {rank} does not come back alone: rank {ended} has ended meanwhile")
-        elif not may_go_on:
+        elif set(self._saving_ranks()) - {str(rank)}:  # begun before the death, and seen only now
+            self._decline(f"rank {rank} does not come back alone: {SAVES}")
+        elif not may_go_on or waited_s > self._limit_s:
+            self.overdue = rank if may_go_on else None
             self._decline(f"rank {rank} is not back after {waited_s:.0f} s")
         elif process.codes:  # the others need it no more, and make nothing with it any more
             mailbox.decline()
 
     def _decline(self, why: str) -> None:
+        self.give_up()
+        self._warn(f"{why}: all ranks start again")
+
+    def give_up(self) -> None:
+        """All ranks start again from here on; those that wait for one do so no longer."""
+        self.is_given_up |= self.is_waiting
         self._is_over, self._rank = True, None
         self._memory.mailbox.decline()
-        self._warn(f"{why}: all ranks start again")
 
     def _objection(self, process: RankProcesses, rank: int, last_step: int | None) -> str:
         """Why all ranks start again; empty if this one can come back alone."""
@@ -156,14 +191,19 @@ class RankHealing:
         if self._memory.log_step(rank, place) != step:
             return "its log has not all that came after its state"
         folder = self._rundir.checkpoints
-        # Those of earlier attempts are left over, and an "off" says that nothing is written.
-        parts = [part.name for part in folder.glob(f"{PART}*-{self._order.attempt}-*")]
-        if any("-off" not in name for name in parts):
-            return "a checkpoint was being written"
+        if self._saving_ranks():
+            return SAVES
         saved = [int(p.name.rpartition("_")[2]) for p in folder.glob("step_*") if p.is_dir()]
         if max(saved, default=0) > step:
             return "a checkpoint is newer than its state in memory"
         return ""
+
+    def _saving_ranks(self) -> list[str]:
+        """Returns the numbers of those that have handed over parts of a checkpoint which is not
+        there yet."""
+        # Those of earlier attempts are left over, and an "off" says that nothing is written.
+        parts = self._rundir.checkpoints.glob(f"{PART}*-{self._order.attempt}-*")
+        return [part.name.rpartition("-")[2] for part in parts if "-off" not in part.name]
 
     def _newest(self, rank: int) -> tuple[int | None, int]:
         """Returns the newest step of which the rank has a whole state, and in which place."""

@@ -350,7 +350,11 @@ class RunLog:
                 checkpoint_activations=order.checkpoint_activations,
             )
         )
-        self._teller.say(describe_next(order.attempt, order.checkpoint_step, verdict.delay_s))
+        known = [one.replayed_step_s for one in self._events() if isinstance(one, Resumed)]
+        step_s = next((seconds for seconds in reversed(known) if seconds is not None), None)
+        self._teller.say(
+            describe_next(order.attempt, order.checkpoint_step, verdict.delay_s, step_s)
+        )
 
     def reject_checkpoint(self, checkpoint: Checkpoint, why: str) -> None:
         rejected = CheckpointRejected(step=checkpoint.step, path=str(checkpoint.path), reason=why)

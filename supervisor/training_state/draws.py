@@ -159,7 +159,7 @@ def _turns(before: GeneratorState | None, after: GeneratorState) -> int | None:
         return None
     if before.words == after.words:
         return 0
-    outputs = _twister(after.words, 0).random_raw(_WORDS)
+    outputs = _outputs(np.frombuffer(after.words, np.uint32))
     twister = _twister(before.words, _WORDS)
     done = 0
     for turns in (1, 3, 12, _MOST_TURNS - 16):  # most draw little
@@ -169,6 +169,14 @@ def _turns(before: GeneratorState | None, after: GeneratorState) -> int | None:
                 return done + int(turn) + 1
         done += turns
     return None
+
+
+def _outputs(words: Any) -> Any:
+    """The numbers that a Mersenne Twister makes of its words."""
+    words = words ^ (words >> 11)
+    words = words ^ ((words << 7) & np.uint32(0x9D2C5680))
+    words = words ^ ((words << 15) & np.uint32(0xEFC60000))
+    return words ^ (words >> 18)
 
 
 def _turned(words: bytes, turns: int) -> bytes:

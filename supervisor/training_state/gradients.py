@@ -67,8 +67,8 @@ def earlier_gradients(registry: Registry) -> Iterator[torch.Tensor]:
     """Yields a gradient of each optimizer that has any: the first one."""
     for optimizer in registry.optimizers.values():
         for parameter in optimizer_parameters(optimizer):  # a loop: this is asked at every step
-            if parameter.grad is not None:
-                yield parameter.grad
+            if (gradient := parameter.grad) is not None:
+                yield gradient
                 break
 
 

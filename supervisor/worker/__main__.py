@@ -64,7 +64,7 @@ def main(arguments: list[str], environment: Mapping[str, str] | None = None) -> 
     _hand_over(options.handover.split(","), given.place.local_rank)
     die_with_parent(given.parent)
     if given.healing:
-        healing_memory.mine = OwnHealing(given.healing, given.place.local_rank, given.kept)
+        healing_memory.mine = OwnHealing(given.healing, given.kept)
     if options.input:
         relay, asks, *now = options.input.split(",")
         KeptInput(relay, asks).install(now=bool(now))

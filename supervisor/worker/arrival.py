@@ -96,6 +96,7 @@ class Arrival:
         *,
         announced_at: int,
         batches_left_out: int,
+        replayed_step_s: float | None,
     ) -> None:
         """Hands over to the live run, which answers already.
 
@@ -106,6 +107,7 @@ class Arrival:
             reasons: why the resume is not exact; empty if it is.
             announced_at: the last step of the replay at which the script announced a change.
             batches_left_out: whose loading the replay left out.
+            replayed_step_s: what a step of the replay took.
         """
         step, meta, progress, order = arrived.step, arrived.meta, self.progress, self.order
         reasons = [*reasons, *OUTSIDE.arrived(may_leave_out=batches_left_out > 0)]
@@ -133,6 +135,7 @@ class Arrival:
             replayed_steps=replay.steps_done,
             batches_left_out=batches_left_out,
             compared=self.restorer.compared.as_event(),
+            replayed_step_s=replayed_step_s,
         )
         self.journal.write(arrived.said)
         self.parts.goes_live(arrived)

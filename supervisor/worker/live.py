@@ -564,11 +564,12 @@ class Live(TrainingHooks):
         is put there that what was computed could miss."""
         progress, schedule = self.progress, self.schedule
         is_looked_at = progress.steps_done >= schedule.step or time.monotonic() >= schedule.time
-        if is_looked_at or clock.of_ranks:
+        is_told = clock.of_ranks and self._exchanges.are_asked
+        if is_looked_at or is_told:
             progress.step_is_begun = clock.has_begun_graph() or is_within_expression()
-        if clock.of_ranks:
+        if is_told:
             self._exchanges.at_forward = self._exchanges.balance()
-        elif is_looked_at and progress.step_is_begun:
+        elif is_looked_at and progress.step_is_begun and not clock.of_ranks:
             progress.boundaries_at_updates()
             clock.at_update = True
             return

@@ -9,6 +9,9 @@ the very call that the checkpoint was made in.
 from __future__ import annotations
 
 import functools
+import itertools
+import time
+from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -42,6 +45,9 @@ from supervisor.worker.reads.recording import decode
 from supervisor.worker.reads.script_reads import RecordedReads
 from supervisor.worker.regions.cached_outputs import CachedOutputs
 from supervisor.worker.regions.executed_regions import ExecutedRegions, no_norm
+
+_TIMED, _FEW = 1000, 100
+"""Steps whose times are kept; so many, or less, are few."""
 
 
 class Replay(TrainingHooks):
@@ -126,6 +132,7 @@ class Replay(TrainingHooks):
         self.collectives.silent_early = self.reads.begin_early
         self._executed = ExecutedRegions(self.collectives, zeros.saw)
         self.compiles_anew = collectives is not None  # within whose mode nothing is compiled
+        self._ended_s: deque[float] = deque(maxlen=_TIMED)
 
     @property
     def steps_done(self) -> int:
@@ -134,6 +141,15 @@ class Replay(TrainingHooks):
     @property
     def mismatch(self) -> str | None:
         return self.comparison.mismatch
+
+    @property
+    def step_s(self) -> float | None:
+        """Seconds that a step took lately, with beginnings of epochs; of a few
+        steps, of which the first ones are slow, the median. None before the end of the second."""
+        times = sorted(after - before for before, after in itertools.pairwise(self._ended_s))
+        if len(times) > _FEW:
+            return sum(times) / len(times)
+        return times[len(times) // 2] if times else None
 
     def hand_over(self, probe: StepProbe, loss: float | None) -> None:
         """Gives the live probe what was seen of the step under way before its boundary: the first
@@ -356,6 +372,7 @@ class Replay(TrainingHooks):
         self._executed.step_ended()
         self._leaves.step_ended()
         self.comparison.steps_done += 1
+        self._ended_s.append(time.perf_counter())
         self._heartbeat(self.steps_done)
 
     def _disproved(self, why: str) -> None:

@@ -136,6 +136,7 @@ class Resumption:
         self._arrival = arrival
         self._files = files
         self._registry = context.registry
+        self._log = context.rundir.log(context.order.attempt, context.rank)
         self._call_state = context.call_state
         self.warn = context.warn
         self._go_live = go_live
@@ -255,7 +256,7 @@ class Resumption:
         route, replay, arrival = self._route, self._replay, self._arrival
         assert route is not None
         assert replay is not None
-        start, guard = route.start, replay.guard
+        start, guard, step_s = route.start, replay.guard, replay.step_s
         self._route = None
         try:
             replay.catch_up()
@@ -270,6 +271,7 @@ class Resumption:
         finally:
             again = arrival.ranks.collectives
             if again is not None and again.is_catching_up:  # what it says was said before
+                self._silence.hold(self._log)
                 again.on_met.append(self._silence.stop)
             else:
                 self._silence.stop()
@@ -282,6 +284,7 @@ class Resumption:
             reasons + more,
             announced_at=self._announced_at,
             batches_left_out=guard.handed_out if guard is not None else 0,
+            replayed_step_s=step_s,
         )
         self._replay = None
         self.has_arrived = True

@@ -7,13 +7,10 @@ import torch
 
 from supervisor.actions.back_to_start import BackToStart
 from supervisor.actions.base import carry_out
-from supervisor.actions.checkpoint import SaveCheckpoint
-from supervisor.actions.reset_optimizer import ResetOptimizer
-from supervisor.actions.restart import Restart
+from supervisor.actions.batches import SkipData, SmallerBatch
+from supervisor.actions.optimizer import ResetOptimizer
+from supervisor.actions.requests import Restart, SaveCheckpoint, Stop
 from supervisor.actions.rollback import Rollback
-from supervisor.actions.skip_data import SkipData
-from supervisor.actions.smaller_batch import SmallerBatch
-from supervisor.actions.stop import Stop
 from supervisor.training_state.state import digest
 from tests.actions.small_context import Scene, build_scene
 

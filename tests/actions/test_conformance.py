@@ -4,8 +4,8 @@ import pytest
 
 from supervisor.actions.base import Action, ActionContext
 from supervisor.actions.catalogue import ACTIONS, build_actions
-from supervisor.actions.conformance import check_action
 from supervisor.records import ActionResult
+from tests.actions.conformance import check_action
 
 
 @pytest.mark.parametrize("kind", ACTIONS, ids=lambda kind: kind.name)

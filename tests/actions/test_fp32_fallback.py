@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from supervisor.actions.base import carry_out
-from supervisor.actions.fp32_fallback import Fp32Fallback
+from supervisor.actions.fp32 import Fp32Fallback
 from supervisor.actions.rollback import Rollback
 from tests.actions.small_context import Scene, build_scene
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from supervisor.actions.base import carry_out
-from supervisor.actions.fp32_modules import Fp32Modules
+from supervisor.actions.fp32 import Fp32Modules
 from tests.actions.small_context import build_scene
 
 

@@ -12,20 +12,15 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from supervisor.actions.adaptive_clip import AdaptiveClip
 from supervisor.actions.back_to_start import BackToStart
 from supervisor.actions.base import Action
+from supervisor.actions.batches import SkipData, SmallerBatch
 from supervisor.actions.checkpoint_activations import CheckpointActivations
-from supervisor.actions.cut_lr import CutLr
-from supervisor.actions.fp32_fallback import Fp32Fallback
-from supervisor.actions.fp32_modules import Fp32Modules
-from supervisor.actions.limit_lr import LimitLr
-from supervisor.actions.reset_optimizer import ResetOptimizer
+from supervisor.actions.clipping import AdaptiveClip, TightenClip
+from supervisor.actions.fp32 import Fp32Fallback, Fp32Modules
+from supervisor.actions.optimizer import CutLr, LimitLr, ResetOptimizer
+from supervisor.actions.requests import SkipUpdate
 from supervisor.actions.rollback import Rollback
-from supervisor.actions.skip_data import SkipData
-from supervisor.actions.skip_update import SkipUpdate
-from supervisor.actions.smaller_batch import SmallerBatch
-from supervisor.actions.tighten_clip import TightenClip
 from supervisor.records import Decision
 from tests.actions.small_context import Scene, build_scene
 from tests.actions.ward import SICK_AT, Ward, X

@@ -3,12 +3,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from supervisor.actions.adaptive_clip import AdaptiveClip
 from supervisor.actions.base import Action, ActionContext, carry_out
+from supervisor.actions.clipping import AdaptiveClip, TightenClip
 from supervisor.actions.controls import hide_gradients
-from supervisor.actions.cut_lr import CutLr
-from supervisor.actions.skip_update import SkipUpdate
-from supervisor.actions.tighten_clip import TightenClip
+from supervisor.actions.optimizer import CutLr
+from supervisor.actions.requests import SkipUpdate
 from supervisor.records import ActionResult
 from tests.actions.small_context import build_scene
 

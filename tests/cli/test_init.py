@@ -26,7 +26,7 @@ def seen(tmp_path: Path, text: str, **environment: str) -> set[str]:
     [
         ("for step in range(3): loss.backward()", set()),
         ("scaler = torch.amp.GradScaler()", {"scaler"}),
-        ("with torch.autocast('cuda', dtype=torch.bfloat16): pass", {"autocast"}),
+        ("with torch.autocast('cuda', dtype=torch.bfloat16): pass", {"autocast", "bf16"}),
         ("import torch\nx = torch.bfloat16\ny = torch.float16", {"bf16", "fp16"}),
         ("model = model.half()", {"fp16"}),
         ("import lightning as L\nL.Trainer(max_steps=3)", {"lightning"}),
@@ -40,6 +40,7 @@ def seen(tmp_path: Path, text: str, **environment: str) -> set[str]:
             {"transformers", "bf16", "autocast"},
         ),
         ("from trl import GRPOTrainer", {"transformers", "rl"}),
+        ("# GradScaler()\nprecision = '16-true'", set()),
         ("import accelerate\naccelerate.Accelerator(mixed_precision='no')", {"accelerate"}),
         ("import gymnasium as gym", {"rl"}),
         ("from ray.rllib.algorithms import ppo", {"rl"}),

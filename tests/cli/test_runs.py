@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.cli.overview.run_selection import since
 from supervisor.storage.run.run_state import RunState
 from tests.cli.conftest import Cli, make_run, seen
 
@@ -47,17 +46,13 @@ def names(cli: Cli, *options: str) -> list[str]:
     [
         ((), ["vae", "llm-2", "llm-1", "empty"]),
         (("--sort", "name"), ["empty", "llm-1", "llm-2", "vae"]),
-        (("--sort", "name", "--reverse"), ["vae", "llm-2", "llm-1", "empty"]),
         (("--sort", "step"), ["vae", "llm-1", "llm-2", "empty"]),
-        (("--sort", "step", "--reverse"), ["llm-2", "llm-1", "vae", "empty"]),  # unknown last
         (("--verdict", "completed"), ["vae", "llm-1"]),
         (("--verdict", "sick"), ["vae"]),
         (("--verdict", "gave_up,interrupted"), ["llm-2", "empty"]),
         (("--name", "llm"), ["llm-2", "llm-1"]),
         (("--name", "*-1"), ["llm-1"]),
         (("--name", "vae.py"), ["vae"]),
-        (("--since", "1d"), ["vae"]),
-        (("--since", "2026-01-01T12:00:00+00:00"), ["vae", "llm-2"]),
     ],
 )
 def test_what_is_shown_and_in_which_order(
@@ -84,8 +79,6 @@ def test_none_of_them_is_told_apart_from_none_at_all(cli: Cli) -> None:
     ("words", "told"),
     [
         (("--verdict", "complete"), "'complete': no such verdict; did you mean completed?"),
-        (("--since", "yesterday"), "yesterday: give an age (30m, 12h, 7d, 2w) or a date"),
-        (("--since", "-3d"), "expected one argument"),
         (("--sort", "size"), "invalid choice: 'size'"),
     ],
 )
@@ -94,10 +87,3 @@ def test_a_wrong_word_is_refused(cli: Cli, words: tuple[str, ...], told: str) ->
 
     assert code == 64
     assert told in err
-
-
-def test_ages_count_from_now() -> None:
-    now = datetime(2026, 11, 24, 12, tzinfo=timezone.utc)
-
-    assert now.timestamp() - since("90m", lambda: now) == 5400.0
-    assert now.timestamp() - since("2w", lambda: now) == 14 * 86400.0

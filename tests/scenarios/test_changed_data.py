@@ -24,8 +24,6 @@ for step in range(330):
     has_changed = step >= AT
     labels = torch.randint(0, 10 if has_changed and CHANGE == "classes" else 5, (32,))
     images = classes[labels] + 1.2 * torch.randn(32, 64)
-    if has_changed and CHANGE == "labels":
-        labels = torch.randint(0, 10, (32,))
     if has_changed and CHANGE == "scale":
         images = 60 * images.abs()
     loss = F.cross_entropy(model(images), labels)
@@ -93,17 +91,6 @@ def test_inputs_that_are_damaged_are_no_other_data_and_no_weights_help(tmp_path:
 
     assert ended.found("other data") == []
     assert set(ended.actions()) == {"checkpoint", "trial_step"}
-    assert 250 <= _first_alarm(ended) <= 252
-
-
-def test_labels_that_change_alone_are_an_alarm_and_one_trial_shows_that_nothing_helps(
-    tmp_path: Path,
-) -> None:
-    """Damaged, or of another meaning: no weights bring the old loss back."""
-    ended = supervised(tmp_path, IMAGES.replace("WHAT", "labels"))
-
-    assert [name for name in ended.actions() if name != "checkpoint"] == ["trial_step"]
-    assert len(ended.found("another level")) == 1
     assert 250 <= _first_alarm(ended) <= 252
 
 

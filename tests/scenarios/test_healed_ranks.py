@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -18,12 +19,13 @@ dist.init_process_group("gloo")
 rank, world = dist.get_rank(), dist.get_world_size()
 
 def mark(name):
-    os.close(ctypes.CDLL(None).creat(name.encode(), 0o600))  # no file of the script's
+    os.close(ctypes.CDLL(None).creat(f"marks/{name}".encode(), 0o600))  # none of the script's
 
 mark(f"process_{rank}_{os.getpid()}")
 
 def here(step, now):
-    if [str(rank), str(step), now] == [killed, step_killed, place] and not os.path.exists("killed"):
+    it = [str(rank), str(step), now] == [killed, step_killed, place]
+    if it and not os.path.exists("marks/killed"):
         mark("killed")
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -54,18 +56,21 @@ for step in range(24):
     seen = [None] * world
     dist.all_gather_object(seen, [rank, told.item()])
     heard.append(seen)
+    print(f"rank {rank} made {step}", flush=True)
 whole = [p.full_tensor() if kind == "fsdp2" else p for p in model.parameters()]
 weights = b"".join(w.detach().numpy().tobytes() for w in whole)
 with open(f"end_{rank}.txt", "w") as file:
     json.dump([hashlib.sha256(weights).hexdigest(), heard], file)
 dist.barrier()
+here(step, "over")
+print(f"rank {rank} is over", flush=True)
 """
 KEPT = ("restart.healing=on", "parting.every_steps=5", "checkpoint.every_steps=100")
 
 
 def trained(folder: Path, ranks: int, *words: str, healing: bool = True) -> Ended:
     """Returns a training in which a rank is killed; `words`: the script's arguments."""
-    folder.mkdir(exist_ok=True)
+    (folder / "marks").mkdir(parents=True, exist_ok=True)
     settings = KEPT if healing else KEPT[1:]
     options = ("--nproc-per-node", str(ranks))
     return supervised(folder, SCRIPT, words, settings=settings, options=options)
@@ -81,11 +86,15 @@ def check(folder: Path, kind: str, ranks: int, killed: int, step: int, place: st
 
     assert ended.returncode == 0, ended.stderr
     assert ends(ended, ranks) == ends(plain, ranks)
+    for rank in range(ranks):
+        log = (ended.run_dir / f"logs/attempt_1/rank_{rank}.log").read_text()
+        said = [f"rank {rank} made {step}" for step in range(24)] + [f"rank {rank} is over"]
+        assert re.findall(r"^rank \d+ .*", log, re.MULTILINE) == said
     (healed,) = ended.events("healed")
     assert healed["rank"] == killed
     assert healed["answered"] > 0
     assert [event["attempt"] for event in ended.events("attempt_started")] == [1]
-    processes = [len(list(ended.folder.glob(f"process_{rank}_*"))) for rank in range(ranks)]
+    processes = [len(list(ended.folder.glob(f"marks/process_{rank}_*"))) for rank in range(ranks)]
     assert processes == [1 + (rank == killed) for rank in range(ranks)]
 
 
@@ -102,6 +111,7 @@ def test_a_killed_rank_comes_back_alone_and_bit_for_bit(tmp_path: Path) -> None:
         ("fsdp2", 2, 0, 11, "backward"),
         ("groups", 3, 1, 14, "backward"),
         ("groups", 3, 2, 14, "forward"),
+        ("ddp", 2, 0, 23, "over"),
     ],
 )
 def test_whichever_rank_is_killed(
@@ -113,6 +123,7 @@ def test_whichever_rank_is_killed(
 @pytest.mark.exhaustive
 def test_a_process_that_waits_becomes_the_killed_rank(tmp_path: Path) -> None:
     plain = trained(tmp_path / "plain", 2, "ddp", "-1", "0", "forward", healing=False)
+    (tmp_path / "healed/marks").mkdir(parents=True)
     ended = supervised(
         tmp_path / "healed",
         SCRIPT,

@@ -135,6 +135,26 @@ def test_ranks_of_two_nodes_are_one_training(tmp_path: Path, started: list[Nodes
 
 
 @pytest.mark.exhaustive
+def test_a_killed_rank_of_several_nodes_does_not_come_back_alone(
+    tmp_path: Path, started: list[Nodes]
+) -> None:
+    expected = torchrun(tmp_path / "torchrun", 4)
+    nodes = Nodes(tmp_path / "nodes", 2)
+    started.append(nodes)
+    fault = "faults=[{kind: sigkill, step: 21, rank: 3}]"
+
+    ended = codes(nodes.start_both("restart.healing=on", "parting.every_steps=5", fault))
+
+    assert ended == [0, 0], nodes.output("first")
+    assert nodes.ends(4) == expected
+    assert not nodes.events("healed")
+    assert len(nodes.events("attempt_started")) == 2
+    assert {e["exactness"] for e in nodes.events("resumed")} == {"exact"}
+    told = [e["message"] for e in nodes.events("warning") if "restart.healing" in e["message"]]
+    assert told == ["restart.healing: on several nodes a killed rank has all start again"]
+
+
+@pytest.mark.exhaustive
 def test_a_batch_of_one_rank_is_skipped_on_all_nodes(tmp_path: Path, started: list[Nodes]) -> None:
     nodes = Nodes(tmp_path, 2)
     started.append(nodes)

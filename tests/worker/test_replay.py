@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from pathlib import Path
 
+import pytest
 import torch
 from torch import nn
 
@@ -80,6 +82,36 @@ def test_a_replay_gives_signs_of_life() -> None:
         replay.after_update(optimizer, None)
 
     assert signs == [0, 0, 1, 1, 1, 2]
+
+
+@pytest.mark.parametrize(("steps", "expected"), [(1, None), (8, 1.0), (108, 207 / 107)])
+def test_it_is_known_what_a_replayed_step_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int, expected: float | None
+) -> None:
+    """The first ones are slow; of many the mean, in which epochs' beginnings are."""
+    times = itertools.accumulate([0.0, 51.0, 51.0, 1.0, *[1.0] * 200])
+    monkeypatch.setattr("supervisor.worker.replay.time.perf_counter", lambda: next(times))
+    recorded = ReplayLogWriter(tmp_path / "a.tape")
+    for step in range(steps):
+        recorded.append_step(step, 0.1, 0, 0, 0)
+    replay_log = ReplayLogReader(tmp_path / "a.tape", end=recorded.write_out())
+    recorded.close()
+    replay = Replay(
+        call_state=CallState(),
+        registry=Registry(),
+        replay_log=replay_log,
+        target=500,
+        arrive=_arrive,
+    )
+    optimizer = torch.optim.SGD(nn.Linear(3, 2).parameters(), lr=0.1)
+
+    for _ in range(steps):
+        replay.before_update(optimizer, (), {})
+        replay.after_update(optimizer, None)
+
+    replay_log.close()
+    assert replay.mismatch is None
+    assert replay.step_s == (expected if expected is None else pytest.approx(expected))
 
 
 def test_a_resumed_closure_is_judged_after_the_evaluation_that_was_judged_before(

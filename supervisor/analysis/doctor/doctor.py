@@ -10,7 +10,7 @@ from supervisor.analysis.doctor.machine import Check, check_machine
 from supervisor.analysis.trial_run import TrialRun, TrialScript, trial_folder
 from supervisor.config import load_resolved_config
 from supervisor.errors import SupervisorError
-from supervisor.events.state_events import CheckpointSaved
+from supervisor.events.state_events import CheckpointSaved, Resumed
 
 STEPS = 20
 
@@ -47,7 +47,7 @@ def _check_script(
 ) -> list[Check]:
     from supervisor.analysis.doctor import script as checks
     from supervisor.analysis.trail import read_trail
-    from supervisor.analysis.verify import CHECKPOINTED, UNDISTURBED, verify
+    from supervisor.analysis.verify import CHECKPOINTED, KILLED, UNDISTURBED, verify
     from supervisor.storage.run.rundir import RunDirectory
     from supervisor.storage.steps.flight_reader import read_steps
 
@@ -59,7 +59,10 @@ def _check_script(
     except SupervisorError as error:
         return [Check(name="training", ok=False, detail=str(error))]
     facts, config = marks[-1].facts, undisturbed.config_yaml
-    again = TrialRun(rundir=RunDirectory(runs / CHECKPOINTED), returncode=0, seconds=0.0, output="")
+    again, killed = (
+        TrialRun(rundir=RunDirectory(runs / name), returncode=0, seconds=0.0, output="")
+        for name in (CHECKPOINTED, KILLED)
+    )
     return [
         checks.check_losses(rows),
         checks.check_clipping(rows, facts.get("clips_at")),
@@ -69,4 +72,5 @@ def _check_script(
         checks.check_checkpoints(again.events(CheckpointSaved), Path.cwd()),
         checks.check_memory(again.events(CheckpointSaved), rows, load_resolved_config(config)),
         checks.check_exactness(found),
+        checks.check_replay(killed.events(Resumed)),
     ]

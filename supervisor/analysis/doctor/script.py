@@ -14,13 +14,15 @@ import numpy as np
 from supervisor.analysis.doctor.machine import Check
 from supervisor.analysis.trail import Mark
 from supervisor.analysis.verify import Verification
-from supervisor.events.state_events import CheckpointSaved
+from supervisor.events.state_events import CheckpointSaved, Resumed
 from supervisor.held_memory import HeldMemory
 from supervisor.settings import CheckpointSettings, RunSettings
 from supervisor.storage.checkpoints.retention import most_kept
 
 _WAIT_SHARE = 0.3
 """With a larger share of the step's time the loader limits the training."""
+LONG_RUN = 100_000
+"""Steps, for which the time of a resume is told."""
 _HALF = ("float16", "bfloat16")
 _MIB = float(1 << 20)
 
@@ -87,6 +89,17 @@ def check_loader(marks: Sequence[Mark], rows: np.ndarray) -> Check:
     if share <= _WAIT_SHARE or wait_s < 2e-3:
         return Check(name=name, ok=True, detail=detail)
     return Check(name=name, ok=False, detail=f"{detail}: raise num_workers, or prefetch")
+
+
+def check_replay(resumed: Sequence[Resumed]) -> Check:
+    """How long a resume replays (events of one), and that of a long run. In so short a run batches
+    are loaded that a long one may leave out."""
+    name, found = "replay", [event.replayed_step_s for event in resumed]
+    if not found or found[0] is None:
+        return Check(name=name, ok=True, detail="no step was replayed")
+    minutes = found[0] * LONG_RUN / 60
+    detail = f"{found[0] * 1e3:.1f} ms a step: a resume at step {LONG_RUN:,} takes at most"
+    return Check(name=name, ok=True, detail=f"{detail} {minutes:.1f} min and its start")
 
 
 def check_signals(facts: Mapping[str, Any]) -> Check:

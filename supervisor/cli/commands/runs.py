@@ -1,7 +1,7 @@
 """List the runs in a folder, sorted and filtered.
 
 supervisor runs --sort loss --verdict completed
-supervisor runs --since 7d --name 'llm-*'
+supervisor runs --name 'llm-*'
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from supervisor.errors import UsageError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from supervisor.cli.overview.run_selection import ORDERS, VERDICTS, since, verdicts
+    from supervisor.cli.overview.run_selection import ORDERS, VERDICTS, verdicts
 
     parser.add_argument(
         "dir",
@@ -30,19 +30,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="newest",
         help="smallest loss first; newest, or most steps, treatments, attempts first",
     )
-    parser.add_argument("--reverse", action="store_true", help="the other way round")
     parser.add_argument(
         "--verdict",
         metavar="WORD,...",
         type=verdicts,
         default=(),
         help=f"only these: {', '.join(VERDICTS)}",
-    )
-    parser.add_argument(
-        "--since",
-        metavar="AGE|DATE",
-        type=since,
-        help="only runs started within 30m, 12h, 7d, 2w, or since a date (2026-11-24)",
     )
     parser.add_argument(
         "--name", metavar="PATTERN", default="", help="only runs or scripts of such a name"
@@ -58,14 +51,14 @@ def execute(args: argparse.Namespace) -> int:
         run_rows,
         runs_data,
     )
-    from supervisor.cli.overview.run_selection import Selection, arrange
+    from supervisor.cli.overview.run_selection import ORDERS, Selection
     from supervisor.table import print_table
 
     if not args.dir.is_dir() and args.dir != Path("runs"):
         raise UsageError(f"{args.dir}: no such folder: give the one that holds your runs")
     found = find_runs(args.dir)
-    wanted = Selection(verdicts=args.verdict, since_s=args.since, name=args.name)
-    runs = arrange([run for run in found if wanted.holds(run)], args.sort, reverse=args.reverse)
+    wanted = Selection(verdicts=args.verdict, name=args.name)
+    runs = sorted(filter(wanted.holds, found), key=ORDERS[args.sort])
     if args.json:
         option_values.print_json(runs_data(runs))
     elif not found:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import fnmatch
 import math
 from argparse import ArgumentTypeError
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
 from typing import TYPE_CHECKING
 
 from supervisor.cli.overview.run_phase import unix_time
@@ -42,8 +41,6 @@ ORDERS: dict[str, Callable[[RunOverview], Sortable]] = {
 }
 """Name → key: newest, smallest loss, most steps, treatments and attempts first."""
 
-_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
@@ -51,12 +48,10 @@ class Selection:
 
     Attributes:
         verdicts: words of the verdict (``completed``, ``sick``), any of them; empty: all.
-        since_s: unix time; only runs that were started later.
         name: pattern (``*``, ``?``) or part of the run's or the script's name.
     """
 
     verdicts: tuple[str, ...] = ()
-    since_s: float | None = None
     name: str = ""
 
     def holds(self, run: RunOverview) -> bool:
@@ -64,17 +59,8 @@ class Selection:
         is_wanted = run.state in self.verdicts or (run.is_sick and SICK in self.verdicts)
         if self.verdicts and not is_wanted:
             return False
-        if self.since_s is not None and unix_time(run.started) < self.since_s:
-            return False
         pattern = self.name if set("*?[") & set(self.name) else f"*{self.name}*"
         return any(fnmatch.fnmatchcase(text, pattern) for text in (run.name, run.script))
-
-
-def arrange(runs: Sequence[RunOverview], order: str, *, reverse: bool) -> list[RunOverview]:
-    """Returns the runs in one of the `ORDERS`, or backwards; unknown ones are always last."""
-    key = ORDERS[order]
-    known = sorted((run for run in runs if not key(run)[0]), key=key, reverse=reverse)
-    return [*known, *(run for run in runs if key(run)[0])]
 
 
 def verdicts(text: str) -> tuple[str, ...]:
@@ -89,21 +75,3 @@ def verdicts(text: str) -> tuple[str, ...]:
             hint = did_you_mean(word, VERDICTS) or f"; known: {', '.join(VERDICTS)}"
             raise ArgumentTypeError(f"{word[:40]!r}: no such verdict{hint}")
     return found
-
-
-def since(text: str, now: Callable[[], datetime] = datetime.now) -> float:
-    """Returns the unix time of ``7d``, ``12h`` (ago) or ``2026-11-24`` (local time).
-
-    Raises:
-        ArgumentTypeError: it is neither.
-    """
-    try:
-        if text[-1:] in _UNITS:
-            age_s = float(text[:-1]) * _UNITS[text[-1]]
-            if math.isfinite(age_s) and age_s >= 0:
-                return now().timestamp() - age_s
-        else:
-            return datetime.fromisoformat(text).timestamp()
-    except (ValueError, OverflowError):
-        pass
-    raise ArgumentTypeError(f"{text[:40]}: give an age (30m, 12h, 7d, 2w) or a date (2026-11-24)")

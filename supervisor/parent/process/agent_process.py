@@ -249,8 +249,8 @@ class RankProcesses:
             report = self._agent.next_report(_LOOK_S)
             if report is not None and "store" in report:
                 on_store(int(report["store"]))
-            elif report is not None:
-                return report
+            elif report is not None and not report.keys() & {"again", "ended"}:
+                return report  # not one about ranks of an earlier attempt
             elif not self._agent.is_alive:
                 return {"failed": "the agent that starts them has ended"}
             elif abandon():
@@ -295,18 +295,18 @@ class RankProcesses:
                     os.kill(pid, signal.SIGKILL)
             elif report is not None and "ended" in report:
                 self._codes[int(report["ended"])] = int(report["code"])
+            elif report is not None and "failed" in report:
+                self._lose(f"the agent has ended the ranks: {report['failed']}")
             elif report is None and not self._agent.is_alive:
-                self._lose_with_agent()
+                how = self._agent.ended_by
+                self._lose(f"the agent that starts the ranks has ended ({how}), and they with it")
             elif left <= 0.0:
                 return False
         return True
 
-    def _lose_with_agent(self) -> None:
-        """The kernel kills the ranks with their agent, whose end is the cause."""
+    def _lose(self, told: str) -> None:
+        """The ranks are gone, by no fault of theirs. Those of an agent are killed with it."""
         left = self._pids.keys() - self._codes.keys()
-        told = (
-            f"the agent that starts the ranks has ended ({self._agent.ended_by}), and they with it"
-        )
         self.lost = dict.fromkeys(left, told)
         self._codes.update(dict.fromkeys(left, -signal.SIGKILL))
 

@@ -61,10 +61,16 @@ def describe_exit(attempt: int, worker_exit: WorkerExit) -> str:
     return f"attempt {attempt} ended{after}: {first}{cause}{evidence}{follow}"
 
 
-def describe_next(attempt: int, checkpoint_step: int | None, delay_s: float) -> str:
-    """Returns ``attempt 2 starts in 1.0 s from step 80``."""
+def describe_next(
+    attempt: int, checkpoint_step: int | None, delay_s: float, replayed_step_s: float | None = None
+) -> str:
+    """Returns ``attempt 2 starts in 1.0 s from step 80``, with how long its replay takes where it
+    is known what a replayed step takes."""
     start = "the beginning" if checkpoint_step is None else f"step {checkpoint_step}"
-    return f"attempt {attempt} starts in {delay_s:.1f} s from {start}"
+    text = f"attempt {attempt} starts in {delay_s:.1f} s from {start}"
+    if checkpoint_step is None or replayed_step_s is None:
+        return text
+    return f"{text}, which is replayed in about {checkpoint_step * replayed_step_s:.0f} s"
 
 
 def closing_lines(

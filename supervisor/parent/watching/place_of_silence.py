@@ -9,11 +9,13 @@ from __future__ import annotations
 import ast
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 from pathlib import Path
 
-from supervisor.storage.run.training_places import TrainingPlace
+from supervisor.parent.watching.watchdog import Watchdog
+from supervisor.storage.run.rundir import RunDirectory
+from supervisor.storage.run.training_places import TrainingPlace, read_places
 
 Frame = tuple[str, int, str]
 """File, line, and the function's name."""
@@ -42,6 +44,52 @@ class Standing(Enum):
     BETWEEN = "between"
     OVER = "over"
     INPUT = "input"
+
+
+class Patience:
+    """How long ranks that are silent may wait where they stand.
+
+    Attributes:
+        is_over: they stood behind all loops that have trained.
+    """
+
+    def __init__(
+        self, rundir: RunDirectory, attempt: int, ranks: Sequence[int], say: Callable[[str], None]
+    ) -> None:
+        self._rundir, self._attempt, self._ranks, self._say = rundir, attempt, ranks, say
+        self._told: set[str] = set()
+        self.is_over = False
+
+    def may_wait(
+        self, watchdog: Watchdog, now_s: float, *, awaits_input: bool, is_completed: bool
+    ) -> bool:
+        """Whether they stand where nothing was seen to train, and not for too long; said once for
+        each place. Asked when all have written their stacks."""
+        if watchdog.start_silence_s is None:
+            return False
+        places, waiting = [], ""
+        for rank in self._ranks:
+            stacks = self._rundir.stacks(self._attempt, rank)
+            threads = last_dump(stacks.read_text(errors="replace") if stacks.exists() else "")
+            places.append(find_place(threads, read_places(self._rundir.places(rank))))
+            waiting = waiting or waits_in(threads)
+        if is_completed or awaits_input:
+            places = [Standing.OVER if is_completed else Standing.INPUT]
+        if Standing.TRAINING in places:
+            return False
+        limit_s = watchdog.found_elsewhere(now_s)
+        is_late = watchdog.silent_s(now_s) > limit_s
+        self.is_over = is_late and all(place is Standing.OVER for place in places)
+        if not is_late and waiting not in self._told:
+            self._told.add(waiting)
+            input_ = Standing.INPUT in places
+            what = "waits for standard input" if input_ else "no training is under way"
+            self._say(
+                f"no step for {watchdog.since_step_s(now_s):.0f} s, but {what}: in "
+                f"{waiting or '?'}: its process is ended after {limit_s:g} s of silence "
+                "(watchdog.idle_timeout_s)"
+            )
+        return not is_late
 
 
 def last_dump(text: str) -> list[tuple[int, list[Frame]]]:

@@ -188,16 +188,17 @@ class OwnHealing:
     """What a rank is told of it at its start.
 
     Attributes:
-        mailbox, logs: paths.
+        mailbox: its path.
+        logs: rank → paths of its logs.
         kept: paths of its places of `KeptMemory`.
         step: of the kept state from which this process takes the place of a dead rank; -1: it takes
             no other's place.
         died_s: unix time of that death.
     """
 
-    def __init__(self, told: Mapping[str, Any], local_rank: int, kept: Sequence[str]) -> None:
+    def __init__(self, told: Mapping[str, Any], kept: Sequence[str]) -> None:
         self.mailbox = str(told["board"])
-        self.logs = [str(path) for path in told["logs"][str(local_rank)]]
+        self.logs = {int(rank): list(paths) for rank, paths in told["logs"].items()}
         self.kept = tuple(kept)
         self.step = int(told.get("step", -1))
         self.died_s = float(told.get("died_s", 0.0))

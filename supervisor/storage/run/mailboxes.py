@@ -29,11 +29,13 @@ parent ends hanging ranks, usually later."""
 _HEAD = struct.Struct("<QQQ")
 _STATUS_BYTES = 8
 _LEFT = 1
-_AT_ONCE = 20
+_AT_ONCE = 50
 """Looks without a pause, some ten microseconds: ranks arrive at nearly the same time."""
-_SPINS = 200
-_PAUSES_S = (0.0, 50e-6, 1e-3)
-"""For so many looks each; the first one lets others run that wait for this processor."""
+_SHORTEST_S = 50e-6
+"""Of a sleep, whatever is asked for: Linux lets it end with others."""
+_LONGEST_S = 1e-3
+_ASKS_S = 20e-3
+"""Between two questions whether a rank comes at all."""
 
 
 class StepMailbox:
@@ -151,24 +153,32 @@ class StepMailbox:
     def _await(
         self, rank: int, deadline: float, is_in_vain: Callable[[], bool] | None
     ) -> bytes | None:
-        tries = 0
+        words, count, left = self._words, self._count, rank * self._slot_bytes // 8
+        told = self._buffer_of(rank) // 8
+        looks, waited_s, asks_at_s = 0, 0.0, _ASKS_S
         while True:
-            found = self._read(rank)
-            if found is not None:
-                return found
-            if self._has_left(rank):
+            if words[told] == count:
+                found = self._read(rank)
+                if found is not None:
+                    return found
+            if words[left] == _LEFT:
                 return self._last_words(rank)
-            tries += 1
-            if tries < _AT_ONCE:
+            looks += 1
+            if looks < _AT_ONCE:
                 continue
-            if tries % _SPINS == 0:
+            if waited_s >= asks_at_s:
+                asks_at_s += _ASKS_S
                 if any(map(self._has_left, range(self.ranks))):
                     return self._last_words(rank)  # who heard all before it left heard this one
                 if self.may_still_come():
                     deadline = time.monotonic() + self._timeout_s
                 elif time.monotonic() > deadline or (is_in_vain is not None and is_in_vain()):
                     return None
-            time.sleep(_PAUSES_S[min(tries // _SPINS, len(_PAUSES_S) - 1)])
+            # Who waits, sleeps: the rank that is waited for may need this processor. A quarter of
+            # what was waited for so far may be lost.
+            pause_s = min(waited_s / 4, _LONGEST_S)
+            time.sleep(pause_s)
+            waited_s += pause_s + _SHORTEST_S
 
     def _last_words(self, rank: int) -> bytes | None:
         """It may have told this before it, or another one, left."""
@@ -357,18 +367,21 @@ def replayed_steps(path: Path, since_s: float) -> int | None:
     return read_count(path) if is_fresh else None
 
 
-def describe_replay(done: int, target: int, elapsed_s: float) -> str:
+def describe_replay(done: int, target: int, elapsed_s: float, step_s: float = 0.0) -> str:
     """Returns one line.
 
     Args:
         done, target: steps.
         elapsed_s: since the attempt began, its start included: the time left is an upper bound.
+        step_s: what a step took lately; 0 where that is not known.
     """
     done = min(done, target)
     text = f"fast-forwarding: {done} of {target} steps"
     if target:
         text += f" ({100 * done // target} %)"
     text += f", for {elapsed_s:.0f} s"
-    if 0 < done < target:
+    if step_s and done < target:
+        text += f", about {step_s * (target - done):.0f} s left"
+    elif 0 < done < target:
         text += f", at most {elapsed_s * (target - done) / done:.0f} s left"
     return text

@@ -252,6 +252,6 @@ def _file_of(number: int) -> str:
     try:
         if stat.S_ISREG(os.fstat(number).st_mode):
             return os.readlink(f"/proc/self/fd/{number}")
-    except OSError:
+    except OSError:  # it is closed, or /proc is hidden
         pass
     return ""

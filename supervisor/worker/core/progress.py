@@ -105,7 +105,8 @@ class Progress:
         steps_done: steps of this training, those before a resume included.
         replayed: steps that a fast-forward has come to.
         last_batch: the newest batch of a loader.
-        grads_matter: the step began with gradients of an earlier backward (accumulation).
+        grads_matter: the step began with gradients of an earlier backward (accumulation), or it was
+            not looked whether it did.
         step_is_begun: a part of the step was computed before the forward of this boundary.
         at_update: boundaries are at the end of an update (`BoundaryClock`).
         update_result: what the update returns at whose end a boundary is; the script has it in no

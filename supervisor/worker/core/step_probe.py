@@ -5,12 +5,13 @@ What `supervisor.observe` was given, or a model exposed, as numbers.
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import math
 import operator
 import sys
 from collections import UserDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import psutil
@@ -132,11 +133,9 @@ class StepProbe:
     def saw_batch(self, batch: Any) -> None:
         """Takes the first numbers of a loader's batch into the step's signature."""
         found = first_tensor(batch)
-        first = None if found is None else local(found)
-        if first is None or first.device.type != "cpu" or not first.numel():
-            return
-        head = memory_of(first.reshape(-1)[:16].contiguous())
-        self.signature = xxhash.xxh3_64_intdigest(head, seed=self.signature)
+        head = None if found is None else _head_of(found)
+        if head is not None:
+            self.signature = xxhash.xxh3_64_intdigest(head, seed=self.signature)
 
     def record(
         self, step: int, now: float, optimizer: Optimizer, *, scaler_skipped: bool = False
@@ -183,6 +182,26 @@ class StepProbe:
         return float(self._process.memory_info().rss) / _GIB
 
 
+_HEAD = 16
+
+
+def _head_of(tensor: torch.Tensor) -> bytes | memoryview | None:
+    """The first numbers of a tensor on the CPU; None of one that has none there."""
+    if tensor.is_nested:
+        return None
+    is_plain = type(tensor) is torch.Tensor and tensor.layout == torch.strided
+    first = tensor if is_plain else local(tensor)
+    numbers = min(_HEAD, first.numel())
+    if not first.is_cpu or not numbers:
+        return None
+    if is_plain and first.is_contiguous():
+        size = first.element_size()
+        end = (first.storage_offset() + numbers) * size
+        if end <= first.untyped_storage().nbytes():
+            return ctypes.string_at(first.data_ptr(), numbers * size)
+    return memory_of(local(first).reshape(-1)[:_HEAD].contiguous())
+
+
 read_number = TensorBase.item
 """Reads a tensor of one element, unseen by the patched `Tensor.item`; waits for its device."""
 
@@ -203,23 +222,41 @@ def norm_of_gradients(parameters: Iterable[torch.Tensor]) -> torch.Tensor | floa
     parts: list[torch.Tensor] = []
     for start in range(0, len(parameters), TOGETHER):
         grads = [g for p in parameters[start : start + TOGETHER] if (g := p.grad) is not None]
-        if not grads:
-            continue
-        if (
-            not _PLAIN.issuperset(map(type, grads))
-            or any(map(_IS_SPARSE, grads))
-            or _group_tensors_by_device_and_dtype([grads]).keys() != _FLOATS
-        ):
-            return _norm_of_any([g for p in parameters if (g := p.grad) is not None])
-        parts.append(torch.stack(torch._foreach_norm(grads)))
+        if grads:
+            norm = _norm_of_floats(grads)
+            if norm is None:
+                return _norm_of_any([g for p in parameters if (g := p.grad) is not None])
+            parts.append(norm)
     return torch.linalg.vector_norm(torch.cat(parts)) if parts else None
 
 
 TOGETHER = 128
 """Gradients whose norms are taken in one call: while they are in the processor's cache."""
+SMALL = 2048
+"""Numbers of a gradient, on average, up to which copying them together costs less than a norm of
+each."""
 _PLAIN = {torch.Tensor}
+_SIZE = TensorBase.numel
 _IS_SPARSE = operator.attrgetter("is_sparse")
 _FLOATS = {(torch.device("cpu"), torch.float32)}
+_together: Callable[[list[torch.Tensor]], torch.Tensor] = torch._C._nn.flatten_dense_tensors
+
+
+def _norm_of_floats(grads: list[torch.Tensor]) -> torch.Tensor | None:
+    """Norms whose norm is that of all; None unless they are dense ones of float32 on the CPU."""
+    first = grads[0]
+    if not (_PLAIN.issuperset(map(type, grads)) and first.is_cpu and first.dtype is torch.float32):
+        return None
+    if sum(map(_SIZE, grads)) > SMALL * len(grads):
+        is_sparse = any(map(_IS_SPARSE, grads))
+        if is_sparse or _group_tensors_by_device_and_dtype([grads]).keys() != _FLOATS:  # type: ignore[list-item]
+            return None
+        return torch.stack(torch._foreach_norm(grads))
+    try:
+        joined = _together(grads)
+    except RuntimeError:  # some are sparse, or on another device
+        return None
+    return torch.linalg.vector_norm(joined).reshape(1) if joined.dtype is torch.float32 else None
 
 
 def _norm_of_any(grads: list[torch.Tensor]) -> torch.Tensor | float:

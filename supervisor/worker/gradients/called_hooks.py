@@ -130,6 +130,8 @@ class RecordedHooks:
 
     def call(self) -> None:
         """Calls those of a backward that was left out."""
+        if self._replay_log.peek() != EntryKind.HOOK:
+            return
         with self._comparison, torch.no_grad():
             while self._has_replay_log() and self._replay_log.peek() == EntryKind.HOOK:
                 number, place = unpack_call(self._replay_log.find_next(EntryKind.HOOK) or b"")

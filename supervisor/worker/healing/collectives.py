@@ -3,6 +3,7 @@
 Each is made at once and waited for, so a rank has one under way at most. If it fails because a rank
 died, whoever lives waits within it; a buffer that was half reduced gets back what this rank gave.
 Ranks can be apart by what they have completed: those ahead make earlier ones again for the others.
+What all got alike is kept in parts, one a rank: who comes back reads the logs of all.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import enum
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -20,10 +20,15 @@ import torch
 from supervisor.storage.run.healing_memory import BEGINNING, HealingMailbox
 from supervisor.worker.core.call_state import CallState
 from supervisor.worker.core.process_signs import SHORT, ExitRequest
-from supervisor.worker.healing.collectives_log import CollectivesLog, Entry, checksum_of
+from supervisor.worker.healing.collectives_log import (
+    CollectivesLog,
+    Entry,
+    checksum_of,
+    fill_from_bytes,
+)
 from supervisor.worker.healing.functional import bypassed
 from supervisor.worker.healing.links import Gloo, Links, is_agents_store
-from supervisor.worker.healing.operations import NAMESPACE, Call, fill
+from supervisor.worker.healing.operations import NAMESPACE, Call, Keeps, fill
 
 FIRST_STEPS = 3
 """What they exchange stays: a replay executes the first step, and DDP arranges its buckets in the
@@ -33,6 +38,7 @@ MOST_COST = 0.02
 MEASURED_STEPS = 20
 """After which that is judged."""
 _SENDS = ("send", "recv_", "recv_any_source_")
+_PROCESSOR = torch.device("cpu")
 _OWN, _ALL = 1, 2
 """Signatures of messages; no operation has these."""
 
@@ -51,21 +57,38 @@ class Mode(enum.Enum):
     ANSWERED = "answered"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Kept:
-    """A collective that another rank may not have completed."""
+    """A collective that another rank may not have completed.
+
+    Attributes:
+        group, number: which one.
+        order: of those of all groups.
+        signature, checksum: of the call, and of what this rank gave.
+        gave: that; a copy only where the operation itself changes it.
+    """
 
     group: str
     number: int
+    order: int
     call: Call
+    signature: int
+    checksum: int
     gave: Sequence[torch.Tensor]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether `gave` is what it was."""
+        is_there = all(tensor.untyped_storage().nbytes() for tensor in self.gave if tensor.nbytes)
+        return is_there and checksum_of(self.gave) == self.checksum
 
 
 class Collectives:
     """One a process.
 
     Args:
-        mailbox, logs: of this rank, in the parent's memory.
+        mailbox: of all ranks.
+        logs_of: maps those of a rank, in the parent's memory.
         rank, world_size: of this process.
         call_state: what happens here is not the script's.
         heals: this process takes the place of one that died.
@@ -84,7 +107,7 @@ class Collectives:
     def __init__(
         self,
         mailbox: HealingMailbox,
-        logs: Sequence[CollectivesLog],
+        logs_of: Callable[[int], Sequence[CollectivesLog]],
         rank: int,
         world_size: int,
         call_state: CallState,
@@ -99,13 +122,15 @@ class Collectives:
         self.answers = 0
         self.on_met: list[Callable[[], None]] = []
         self._mailbox = mailbox
-        self._logs = logs
+        self._logs_of = logs_of
+        self._logs = logs_of(rank)
         self._links = Links(mailbox, rank, world_size)
         self._rank = rank
         self._call_state = call_state
         self._heals = heals
         self._steps_done = steps_done
-        self._kept: deque[_Kept] = deque()
+        self._kept: dict[str, list[_Kept]] = {}
+        self._pieces: dict[int, dict[tuple[int, int], torch.Tensor]] = {}
         self._section: CollectivesLog | None = None
         self._entries: list[Entry] = []
         self._at = 0
@@ -115,7 +140,7 @@ class Collectives:
         self._most_cost = most_cost
         self._cost_s = 0.0
         self._measured_from: tuple[int, float] | None = None
-        beginning = logs[BEGINNING]
+        beginning = self._logs[BEGINNING]
         if heals:
             self._entries = list(beginning.entries())
         else:
@@ -163,15 +188,18 @@ class Collectives:
         """Whether the log since the newest state has less than half of its room left."""
         return self._section is not None and self._section.is_half_full
 
-    def _log(self, signature: int, checksum: int, got: Sequence[torch.Tensor | bytes]) -> None:
+    def _log(self, kept: _Kept) -> None:
+        call, what = kept.call, (kept.signature, kept.number, kept.checksum)
         with self._writing:
-            beginning = self._logs[BEGINNING]
-            is_message = signature in (_OWN, _ALL)
-            begins = self._is_beginning and not is_message
-            if begins and not beginning.append(signature, checksum, got):
+            if self._is_beginning and not self._logs[BEGINNING].append(*what, call.gets):
                 self.object_to("what the ranks exchange before their training is too much")
             if self._section is not None:
-                self._section.append(signature, checksum, got)
+                self._section.append(*what, *call.share())
+
+    def _log_message(self, kind: int, message: bytes) -> None:
+        with self._writing:
+            if self._section is not None:
+                self._section.append_message(kind, message)
 
     @property
     def _is_beginning(self) -> bool:
@@ -189,8 +217,11 @@ class Collectives:
         group = call.group
         if group.size() == 1 or not _is_gloo(group):
             return call.make(group)
-        with torch.no_grad(), self._call_state.region():
+        self._call_state.depth += 1
+        try:
             return self._handle(call, group, group.group_name)
+        finally:
+            self._call_state.depth -= 1
 
     def _handle(self, call: Call, group: Any, name: str) -> Any:
         if call.name not in _SENDS:
@@ -199,26 +230,23 @@ class Collectives:
             self.object_to("collectives within torch.inference_mode, or of a kind that is not kept")
         if call.operation is None or not call.is_plain:
             return self._passed_on(call, group)
-        began_s = time.perf_counter()
-        gives = call.gives
-        gave = [tensor.clone() for tensor in gives]
-        checksum, signature = checksum_of(gives), call.signature(name)
-        number = self.completed.get(name, 0) + 1
+        began_s, made_s = time.perf_counter(), 0.0
+        number, checksum = self.completed.get(name, 0) + 1, checksum_of(call.gives)
+        gave = [each.detach().clone() for each in call.gives] if call.is_in_place else call.gives
+        order = sum(self.completed.values())
+        kept = _Kept(name, number, order, call, call.signature(name), checksum, gave)
         if self.mode is Mode.REPLAYED:
-            self._replay(call, signature, checksum)
+            self._replay(kept)
         else:
-            is_answered = self.mode is Mode.ANSWERED and self._answer(call, signature, checksum)
-            if not is_answered:
-                self._cost_s += time.perf_counter() - began_s
-                self._make(call, group, name, gave)
-                began_s = time.perf_counter()
-                self._log(signature, checksum, call.gets)
-            self._kept.append(_Kept(name, number, call, gave))
-            if call.operation.is_of_all:
-                self._all_have_passed(name, number)
+            if self.mode is not Mode.ANSWERED or not self._answer(kept):
+                made_s = self._make(kept)
+                self._log(kept)
+            # All have entered one that is of all, so they have completed those before.
+            before = [] if call.operation.is_of_all else self._kept.get(name, [])
+            self._kept[name] = [*before, kept]
         self.completed[name] = number
-        self._cost_s += time.perf_counter() - began_s
-        return call.ended(call.gets)
+        self._cost_s += time.perf_counter() - began_s - made_s
+        return call.ended()
 
     def _passed_on(self, call: Call, group: Any) -> Any:
         what = f"{NAMESPACE}.{call.name.rstrip('_')}"
@@ -227,28 +255,28 @@ class Collectives:
         self.object_to(f"{what} is used, whose results are not kept")
         return call.make(group)
 
-    def _make(self, call: Call, group: Any, name: str, gave: Sequence[torch.Tensor]) -> None:
+    def _make(self, kept: _Kept) -> float:
+        """Returns the seconds that it took."""
+        began_s = time.perf_counter()
         while True:
             self.come_together()
-            failure = self._tried(call, group, name)
+            failure = self._tried(kept)
             if failure is None:
-                return
+                return time.perf_counter() - began_s
             self._links.drop()  # nothing that holds the failed one may live
             if not self._links.await_word():
                 raise failure
-            fill(call.gives, gave)
+            if not kept.is_whole:
+                self.fail("a collective that failed has changed what it was given")
+            if kept.call.is_in_place:
+                fill(kept.call.gives, kept.gave)
 
-    def _tried(self, call: Call, group: Any, name: str) -> RuntimeError | None:
+    def _tried(self, kept: _Kept) -> RuntimeError | None:
         try:
-            call.make(self._links.of(group, name))
+            kept.call.make(self._links.of(kept.call.group, kept.group))
         except RuntimeError as error:
             return type(error)(str(error))
         return None
-
-    def _all_have_passed(self, group: str, number: int) -> None:
-        """All ranks of a group have entered this one, so they have completed those before."""
-        if any(kept.group == group and kept.number < number for kept in self._kept):
-            self._kept = deque(k for k in self._kept if k.group != group or k.number >= number)
 
     # --- coming together again ---------------------------------------------------------------
 
@@ -267,11 +295,17 @@ class Collectives:
         return self._mailbox.is_waiting
 
     def _make_again(self, there: Mapping[int, Mapping[str, int]]) -> None:
-        for kept in list(self._kept):
-            members = torch.distributed.get_process_group_ranks(kept.call.group)
-            if kept.number > min(there[rank].get(kept.group, 0) for rank in members):
-                connected = self._links.of(kept.call.group, kept.group)
-                kept.call.again(kept.gave).make(connected)
+        again: list[_Kept] = []
+        for name, all_kept in self._kept.items():
+            members = torch.distributed.get_process_group_ranks(all_kept[0].call.group)
+            lowest = min(there[rank].get(name, 0) for rank in members)
+            lacking = [kept for kept in all_kept if kept.number > lowest]
+            if len(lacking) < self.completed[name] - lowest or not all(k.is_whole for k in lacking):
+                self.fail("another rank lacks a collective whose values are gone")
+            again += lacking
+        for kept in sorted(again, key=lambda kept: kept.order):
+            connected = self._links.of(kept.call.group, kept.group)
+            kept.call.again(kept.gave).make(connected)
         for tell in self.on_met:
             tell()
 
@@ -318,43 +352,73 @@ class Collectives:
         self._mailbox.decline()
         raise ExitRequest(SHORT, f"the rank could not come back alone: {why}")
 
-    def _replay(self, call: Call, signature: int, checksum: int) -> None:
+    def _replay(self, kept: _Kept) -> None:
         """What a replay executes of the training needs the right shapes only, but what DDP agrees
         on; before the training all must be right."""
-        log, entries = self._logs[BEGINNING], self._entries
+        log, entries, call = self._logs[BEGINNING], self._entries, kept.call
         for exactly in (True, False):
             for at in range(self._at, len(entries)):
                 entry = entries[at]
-                if entry.signature == signature and (entry.checksum == checksum or not exactly):
-                    log.fill(entry, call.gets)
+                is_same = entry.signature == kept.signature
+                if is_same and (entry.checksum == kept.checksum or not exactly):
+                    fill_from_bytes(call.gets, log.bytes_of(entry))
                     self._at = at + 1
                     self.answers += 1
                     return
         if not self._trains:
             self.fail("it exchanges something before its training that it had not before")
-        if call.operation is not None and call.operation.gets != call.operation.gives:
+        if not call.is_in_place:
             for tensor in call.gets:
-                tensor.zero_()
+                tensor.detach().zero_()
 
-    def _answer(self, call: Call, signature: int, checksum: int) -> bool:
-        entry = self._next_entry()
-        if entry is None:
+    def _answer(self, kept: _Kept) -> bool:
+        """Returns whether the logs had its result."""
+        entry, section = self._next_entry(), self._section
+        if entry is None or section is None:
             return False
-        if entry.signature != signature or entry.checksum != checksum:
+        if (entry.signature, entry.checksum) != (kept.signature, kept.checksum):
             self.fail("what it gives to a collective is not what its rank gave")
-        assert self._section is not None
-        self._section.fill(entry, call.gets)
-        return True
+        pieces = self._pieces_of(kept, section.bytes_of(entry))
+        if pieces is not None and fill_from_bytes(kept.call.gets, torch.cat(pieces)):
+            return True
+        if self._at < len(self._entries):
+            self.fail("another rank has not kept its part of a collective")
+        section.cut(entry)  # another has not completed it: this is the one that failed
+        self.answers -= 1
+        self._ends_answers()
+        return False
+
+    def _pieces_of(self, kept: _Kept, own: torch.Tensor) -> list[torch.Tensor] | None:
+        """Returns what the ranks have kept of it, in their order; None if one has nothing."""
+        operation, wanted = kept.call.operation, (kept.signature, kept.number)
+        if operation is None or operation.keeps is Keeps.ALL:
+            return [own]
+        found: list[torch.Tensor] = []
+        for rank in torch.distributed.get_process_group_ranks(kept.call.group):
+            if rank not in self._pieces:
+                self._pieces[rank] = {
+                    (entry.signature, entry.number): log.bytes_of(entry)
+                    for log in self._logs_of(rank)[:BEGINNING]
+                    for entry in log.entries()
+                }
+            piece = own if rank == self._rank else self._pieces[rank].get(wanted)
+            if piece is None:
+                return None
+            found.append(piece)
+        return found
 
     def _next_entry(self) -> Entry | None:
         if self._at >= len(self._entries):
-            self.mode = Mode.MADE
-            self._entries = []
+            self._ends_answers()
             return None
         entry = self._entries[self._at]
         self._at += 1
         self.answers += 1
         return entry
+
+    def _ends_answers(self) -> None:
+        self.mode = Mode.MADE
+        self._entries, self._pieces = [], {}
 
     # --- messages ----------------------------------------------------------------------------
 
@@ -372,7 +436,7 @@ class Collectives:
         if self.mode is Mode.ANSWERED:
             entry = self._next_entry()
         if entry is None or section is None:
-            self._log(_OWN, 0, [message])
+            self._log_message(_OWN, message)
             return message, None
         own = section.read(entry)
         if entry.signature != _OWN or not is_same(own, message):
@@ -386,7 +450,7 @@ class Collectives:
 
     def message_ended(self, told: Sequence[bytes]) -> None:
         """All ranks have told this one something."""
-        self._log(_ALL, 0, [_joined(told)])
+        self._log_message(_ALL, _joined(told))
 
     # --- cost --------------------------------------------------------------------------------
 
@@ -414,7 +478,7 @@ class Collectives:
 
 
 def _is_gloo(group: Any) -> bool:
-    return isinstance(group._get_backend(torch.device("cpu")), Gloo.own)
+    return isinstance(group._get_backend(_PROCESSOR), Gloo.own)
 
 
 def _joined(told: Sequence[bytes]) -> bytes:

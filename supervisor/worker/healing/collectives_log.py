@@ -6,22 +6,28 @@ number of used bytes is stored after it. A process that is killed in between lea
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import xxhash
 
 from supervisor.storage.run.healing_memory import LOG_HEAD, LOG_MAGIC
 
-_ENTRY = struct.Struct("<QQQ")
+_ENTRY = struct.Struct("<QQQQ")
 _USED_WORD = 2
 _NOT_BEGUN = -1
 _PAGE = 4096
 _ALIGNED = 64
+_READ = 0x100
+_memory_at: Any = ctypes.pythonapi.PyMemoryView_FromMemory
+_memory_at.restype = ctypes.py_object
+_memory_at.argtypes = (ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int)
 MOST_BYTES = 1 << 30
 """Of one log, unless less is given. The file is sparse and takes what is written to it."""
 
@@ -32,11 +38,13 @@ class Entry:
 
     Attributes:
         signature: of the call: which operation, group and shapes.
+        number: of the collective within its group.
         checksum: of what this rank gave.
-        at, length: where what it got lies.
+        at, length: where what it keeps lies.
     """
 
     signature: int
+    number: int
     checksum: int
     at: int
     length: int
@@ -62,8 +70,10 @@ class CollectivesLog:
         finally:
             os.close(descriptor)
         self._bytes = torch.frombuffer(self._memory, dtype=torch.uint8)
+        self._address = self._bytes.data_ptr()
         # A memoryview of "Q" stores all eight bytes at once.
         self._words = memoryview(self._memory).cast("Q")
+        self._used: int
         magic, step, self._used = LOG_HEAD.unpack_from(self._memory, 0)
         self.step = int(step) if magic == LOG_MAGIC else _NOT_BEGUN
         self.is_full = False
@@ -74,11 +84,11 @@ class CollectivesLog:
     @property
     def used(self) -> int:
         """In bytes."""
-        return int(self._used)
+        return self._used
 
     @property
     def is_half_full(self) -> bool:
-        return bool(self._used > self._end // 2)
+        return self._used > self._end // 2
 
     def start(self, step: int, most_bytes: int = MOST_BYTES) -> None:
         """Forgets all entries: what comes now comes after the state of `step`.
@@ -96,65 +106,93 @@ class CollectivesLog:
         LOG_HEAD.pack_into(self._memory, 0, 0, _NOT_BEGUN, _PAGE)
         self.step = _NOT_BEGUN
 
-    def append(self, signature: int, checksum: int, got: Sequence[torch.Tensor | bytes]) -> bool:
+    def append(
+        self,
+        signature: int,
+        number: int,
+        checksum: int,
+        tensors: Sequence[torch.Tensor],
+        part: int = 0,
+        of: int = 1,
+    ) -> bool:
         """Copies an entry; returns whether it had room.
 
         Args:
-            signature, checksum: see `Entry`.
-            got: dense tensors of the processor, or plain bytes.
+            signature, number, checksum: see `Entry`.
+            tensors: dense ones of the processor.
+            part, of: which part of their bytes is kept, of how many.
         """
-        if self.is_full or self.step == _NOT_BEGUN:
+        size = sum(tensor.nbytes for tensor in tensors)
+        first, end = size * part // of, size * (part + 1) // of
+        start = self._room(end - first)
+        if start is None:
             return False
-        sizes = [each.nbytes if isinstance(each, torch.Tensor) else len(each) for each in got]
+        at = 0
+        for tensor in tensors:
+            begin, stop = max(first, at), min(end, at + tensor.nbytes)
+            if begin < stop:
+                held = tensor.contiguous()
+                to, source = self._address + start + begin - first, held.data_ptr() + begin - at
+                ctypes.memmove(to, source, stop - begin)
+            at += tensor.nbytes
+        self._has(signature, number, checksum, end - first)
+        return True
+
+    def append_message(self, kind: int, message: bytes) -> None:
+        """The same with plain bytes; `kind` is its signature."""
+        start = self._room(len(message))
+        if start is not None:
+            self._memory[start : start + len(message)] = message
+            self._has(kind, 0, 0, len(message))
+
+    def _room(self, size: int) -> int | None:
         start = self._used + _ENTRY.size
-        end = _aligned(start + sum(sizes))
-        if end > self._end:
+        if self.step != _NOT_BEGUN and start + size > self._end:
             self.is_full = True
             self.stop()
-            return False
-        at = start
-        for each, size in zip(got, sizes, strict=True):
-            if isinstance(each, bytes):
-                self._memory[at : at + size] = each
-            elif size:
-                self._bytes[at : at + size].copy_(as_bytes(each))
-            at += size
-        _ENTRY.pack_into(self._memory, self._used, signature, checksum, at - start)
-        self._used = end
-        self._words[_USED_WORD] = end
-        return True
+        return None if self.step == _NOT_BEGUN else start
+
+    def _has(self, signature: int, number: int, checksum: int, size: int) -> None:
+        _ENTRY.pack_into(self._memory, self._used, signature, number, checksum, size)
+        self._count(_aligned(self._used + _ENTRY.size + size))
+
+    def cut(self, entry: Entry) -> None:
+        """Forgets this entry and those after it."""
+        self._count(entry.at - _ENTRY.size)
+
+    def _count(self, used: int) -> None:
+        self._used = used
+        self._words[_USED_WORD] = used
 
     def entries(self) -> Iterator[Entry]:
         """Yields those that are there now, in their order."""
         at, end = _PAGE, self._used
         while at < end:
-            signature, checksum, length = _ENTRY.unpack_from(self._memory, at)
+            signature, number, checksum, length = _ENTRY.unpack_from(self._memory, at)
             start = at + _ENTRY.size
-            yield Entry(signature, checksum, start, length)
+            yield Entry(signature, number, checksum, start, length)
             at = _aligned(start + length)
 
     def read(self, entry: Entry) -> bytes:
         """Returns what a message of plain bytes held."""
         return bytes(self._memory[entry.at : entry.at + entry.length])
 
-    def fill(self, entry: Entry, tensors: Sequence[torch.Tensor]) -> bool:
-        """Writes what an entry holds into `tensors`; returns whether they have its size."""
-        if sum(tensor.nbytes for tensor in tensors) != entry.length:
-            return False
-        at = entry.at
-        for tensor in tensors:
-            held = self._bytes[at : at + tensor.nbytes]
-            at += tensor.nbytes
-            if tensor.is_contiguous():
-                as_bytes(tensor).copy_(held)
-            else:
-                tensor.copy_(held.clone().view(tensor.dtype).view(tensor.shape))
-        return True
+    def bytes_of(self, entry: Entry) -> torch.Tensor:
+        """Returns what an entry holds; the log's own memory."""
+        return self._bytes[entry.at : entry.at + entry.length]
 
 
-def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns a dense tensor's bytes; its own memory where that lies in one piece."""
-    return tensor.contiguous().view(-1).view(torch.uint8)
+@torch.no_grad()
+def fill_from_bytes(tensors: Sequence[torch.Tensor], data: torch.Tensor) -> bool:
+    """Writes these bytes into `tensors`; returns whether they have their size."""
+    if sum(tensor.nbytes for tensor in tensors) != data.nbytes:
+        return False
+    at = 0
+    for tensor in tensors:
+        held = data[at : at + tensor.nbytes].clone()  # what other dtypes can be seen in
+        at += tensor.nbytes
+        tensor.copy_(held.view(tensor.dtype).view(tensor.shape))
+    return True
 
 
 def checksum_of(tensors: Sequence[torch.Tensor]) -> int:
@@ -162,8 +200,8 @@ def checksum_of(tensors: Sequence[torch.Tensor]) -> int:
     state = 0
     for tensor in tensors:
         if tensor.nbytes:
-            data = memoryview(as_bytes(tensor).numpy())  # type: ignore[arg-type]
-            state = xxhash.xxh3_64_intdigest(data, seed=state)
+            held = tensor.contiguous()
+            state = xxhash.xxh3_64_intdigest(_memory_at(held.data_ptr(), held.nbytes, _READ), state)
     return state
 
 

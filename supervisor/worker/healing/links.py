@@ -19,6 +19,8 @@ from supervisor.storage.run.healing_memory import HealingMailbox
 DECIDES_WITHIN_S = 20.0
 """For the parent to say what follows a failed collective; after that its error is the script's."""
 _LOOK_S = 0.005
+_SLOW_LOOK_S = 0.02
+"""Where others may take as long as a start: a wait takes next to no processor."""
 
 
 def _c10d() -> Any:
@@ -78,6 +80,7 @@ class Links:
         """
         found = self._groups.get(name)
         if found is None:
+            self._meet(group, name)
             store = self._prefixed(f"{self.generation}/{name}")
             found = torch.distributed.ProcessGroup(store, group.rank(), group.size())
             backend = Gloo.own(store, group.rank(), group.size(), _timeout_of(group))
@@ -85,6 +88,23 @@ class Links:
             found._register_backend(torch.device("cpu"), kind.GLOO, backend)
             self._groups[name] = found
         return found
+
+    def _meet(self, group: Any, name: str) -> None:
+        """Returns when all ranks of a group have come to connect it: gloo itself would wait for a
+        dead one until its timeout."""
+        store = self._prefixed(f"{self.generation}/{name}/here")
+        store.set(str(group.rank()), "")
+        keys = [str(rank) for rank in range(group.size())]
+        limit_s = _timeout_of(group).total_seconds()
+        until = time.monotonic() + limit_s
+        pause_s = _LOOK_S
+        while not store.check(keys):
+            if self.is_outdated or self._mailbox.declined:
+                raise RuntimeError("Connection closed by a rank that was killed")
+            if time.monotonic() > until:
+                raise RuntimeError(f"wait timeout after {1000 * limit_s:.0f}ms in group {name}")
+            time.sleep(pause_s)
+            pause_s = _SLOW_LOOK_S
 
     def drop(self) -> None:
         """Closes all of them, so that whoever waits for this rank in one fails, too."""
@@ -129,8 +149,8 @@ class Links:
             if found is not None:
                 return found
             if self._mailbox.declined:
-                raise Broken("all ranks are ended")
-            time.sleep(_LOOK_S)
+                raise Broken("Connection closed by a rank that was killed, and is not back")
+            time.sleep(_SLOW_LOOK_S)
 
     def _prefixed(self, name: str) -> Any:
         return _c10d().PrefixStore(f"supervisor/healing/{name}", self._store)

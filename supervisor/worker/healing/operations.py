@@ -6,7 +6,9 @@ DDP, FSDP2, functional collectives and objects all come by here; what a script e
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import enum
+import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +18,19 @@ import xxhash
 NAMESPACE, KEY = "c10d", "AutogradCPU"
 
 
+class Keeps(enum.Enum):
+    """What one rank keeps of a collective, so that each can be given all that it got.
+
+    ALL: what it got.
+    PART: of what all ranks got alike, each keeps another part.
+    GIVEN: what it gave; those of all ranks one after the other are what each got.
+    """
+
+    ALL = "all"
+    PART = "part"
+    GIVEN = "given"
+
+
 @dataclass(frozen=True, slots=True)
 class KeptOperation:
     """Where the tensors of an operation of ``c10d`` are among its arguments.
@@ -23,20 +38,22 @@ class KeptOperation:
     Attributes:
         gives: place of what this rank gives; None for none.
         gets: place of what it gets.
+        keeps: see `Keeps`.
         is_of_all: it ends on no rank before all of its group have entered it.
     """
 
     gives: int | None
     gets: int | None
+    keeps: Keeps = Keeps.ALL
     is_of_all: bool = True
 
 
 KEPT = {
-    "allreduce_": KeptOperation(0, 0),
-    "allreduce_coalesced_": KeptOperation(0, 0),
+    "allreduce_": KeptOperation(0, 0, Keeps.PART),
+    "allreduce_coalesced_": KeptOperation(0, 0, Keeps.PART),
     "broadcast_": KeptOperation(0, 0, is_of_all=False),
-    "allgather_": KeptOperation(1, 0),
-    "_allgather_base_": KeptOperation(1, 0),
+    "allgather_": KeptOperation(1, 0, Keeps.GIVEN),
+    "_allgather_base_": KeptOperation(1, 0, Keeps.GIVEN),
     "allgather_into_tensor_coalesced_": KeptOperation(1, 0),
     "reduce_scatter_": KeptOperation(1, 0),
     "_reduce_scatter_base_": KeptOperation(1, 0),
@@ -58,37 +75,50 @@ class Call:
     Args:
         name: of the operation.
         arguments: all that torch has given.
+
+    Attributes:
+        gives, gets: its tensors.
+        is_in_place: what it gets takes the place of what it gives.
+        is_plain: all of them are dense ones of the processor.
     """
 
-    def __init__(self, name: str, arguments: tuple[Any, ...]) -> None:
-        self.name, self.arguments = name, list(arguments)
-        self.operation = KEPT.get(name)
-        self._group_at = _group_place(name)
-        self.group: Any = torch.distributed.ProcessGroup.unbox(self.arguments[self._group_at])
+    __slots__ = (
+        "arguments",
+        "gets",
+        "gives",
+        "group",
+        "is_in_place",
+        "is_plain",
+        "name",
+        "operation",
+    )
 
-    @property
-    def gives(self) -> list[torch.Tensor]:
-        place = None if self.operation is None else self.operation.gives
-        return [] if place is None else list(_tensors(self.arguments[place]))
-
-    @property
-    def gets(self) -> list[torch.Tensor]:
-        place = None if self.operation is None else self.operation.gets
-        return [] if place is None else list(_tensors(self.arguments[place]))
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether all its tensors are dense ones of the processor."""
-        return all(
-            tensor.layout == torch.strided and tensor.device.type == "cpu"
-            for tensor in (*self.gives, *self.gets)
-        )
+    def __init__(self, name: str, arguments: Sequence[Any]) -> None:
+        self.name, self.arguments = name, arguments
+        self.operation = operation = KEPT.get(name)
+        self.group: Any = _unbox(arguments[_group_place(name)])
+        gives, gets = (None, None) if operation is None else (operation.gives, operation.gets)
+        self.gives = [] if gives is None else _tensors(arguments[gives])
+        self.is_in_place = gives == gets
+        self.gets = self.gives if gets is None or self.is_in_place else _tensors(arguments[gets])
+        self.is_plain = True
+        for tensor in (*self.gives, *self.gets):
+            if not tensor.is_cpu or tensor.layout != torch.strided:
+                self.is_plain = False
 
     def signature(self, group: str) -> int:
         """Returns one number for the operation, its group, shapes and plain arguments."""
         plain = [each for each in self.arguments if isinstance(each, int)][:2]
-        shapes = [(tuple(t.shape), str(t.dtype)) for t in (*self.gives, *self.gets)]
-        return xxhash.xxh3_64_intdigest(repr((self.name, group, plain, shapes)).encode())
+        shapes = [(each.shape, each.dtype) for each in (*self.gives, *self.gets)]
+        return _number_of(self.name, group, *plain, *shapes)
+
+    def share(self) -> tuple[Sequence[torch.Tensor], int, int]:
+        """Returns what this rank keeps of it: which tensors, which part of them, of how many."""
+        assert self.operation is not None
+        keeps = self.operation.keeps
+        if keeps is Keeps.PART:
+            return self.gets, self.group.rank(), self.group.size()
+        return (self.gives if keeps is Keeps.GIVEN else self.gets), 0, 1
 
     def make(self, group: Any) -> Any:
         """Makes it in this group, as torch does, and waits for it. Without the interpreter's lock:
@@ -98,7 +128,7 @@ class Call:
             RuntimeError: another rank is gone, or it failed.
         """
         given = list(self.arguments)
-        given[self._group_at] = group.boxed()
+        given[_group_place(self.name)] = group.boxed()
         with torch._C._AutoDispatchBelowAutograd():
             made = _operator(self.name)(*given)
         if self.operation is not None:
@@ -110,55 +140,58 @@ class Call:
         operation, given = self.operation, list(self.arguments)
         assert operation is not None
         for place in {operation.gives, operation.gets} - {None}:
-            given[place] = _copied(given[place])  # type: ignore[index]
-        call = Call(self.name, tuple(given))
+            given[place] = _like(given[place])  # type: ignore[index]
+        call = Call(self.name, given)
         fill(call.gives, gave)
         return call
 
-    def ended(self, came: list[torch.Tensor]) -> Any:
+    def ended(self) -> Any:
         """Returns what the operation returns, its work done."""
-        future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
-        future.set_result(came)
-        c10d: Any = torch._C._distributed_c10d
-        work = c10d._create_work_from_future(future).boxed()
-        returns = len(_operator(self.name)._schema.returns)
-        return work if returned_alone(returns) else (self.arguments[0], work)
+        future: Any = torch._C.Future([])
+        future.set_result(self.gets)
+        work = _c10d._create_work_from_future(future).boxed()
+        return work if _returns(self.name) == 1 else (self.arguments[0], work)
 
 
-def returned_alone(returns: int) -> bool:
-    """Whether an operation returns its work and nothing else."""
-    return returns == 1
-
-
+@torch.no_grad()
 def fill(tensors: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
     """Copies each value into its tensor."""
     for tensor, value in zip(tensors, values, strict=True):
         tensor.copy_(value)
 
 
+_unbox = torch.distributed.ProcessGroup.unbox
+_c10d: Any = torch._C._distributed_c10d
+
+
+@functools.cache
 def _operator(name: str) -> Any:
     return getattr(torch.ops.c10d, name).default
 
 
+@functools.cache
 def _group_place(name: str) -> int:
-    if name not in _PLACES:
-        names = [argument.name for argument in _operator(name)._schema.arguments]
-        _PLACES[name] = names.index("process_group")
-    return _PLACES[name]
+    names = [argument.name for argument in _operator(name)._schema.arguments]
+    return names.index("process_group")
 
 
-_PLACES: dict[str, int] = {}
+@functools.cache
+def _returns(name: str) -> int:
+    return len(_operator(name)._schema.returns)
 
 
-def _tensors(found: Any) -> Iterator[torch.Tensor]:
+@functools.lru_cache(maxsize=1024)
+def _number_of(*what: Any) -> int:
+    return xxhash.xxh3_64_intdigest(repr(what).encode())
+
+
+def _tensors(found: Any) -> list[torch.Tensor]:
     if isinstance(found, torch.Tensor):
-        yield found
-    else:
-        for each in found:
-            yield from _tensors(each)
+        return [found]
+    return [tensor for each in found for tensor in _tensors(each)]
 
 
-def _copied(found: Any) -> Any:
+def _like(found: Any) -> Any:
     if isinstance(found, torch.Tensor):
-        return found.clone()
-    return [_copied(each) for each in found]
+        return torch.empty_like(found)
+    return [_like(each) for each in found]

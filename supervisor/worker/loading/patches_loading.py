@@ -85,7 +85,7 @@ def _watch_streams(session: Seen, loading: Sides[LoadingHooks], proofs: LoadingP
     fetcher.fetch = fetch
 
 
-_BUDGET = Share(0.02)
+_BUDGET = Share(0.01)
 """Of a worker's time, for comparing."""
 
 
@@ -99,12 +99,13 @@ class WorkerWatch:
         self._is_over = False
         self._fetches = 0
         self._compare_at = 0.0
+        self._stand: Generators | None = None
 
     def fetch(self, given: Any, load: Callable[[Any], Any]) -> Any:
         """Returns the batch, with a `WorkerNote` while something is noted."""
         indices, astray = given, ""
         if isinstance(given, Positioned):
-            indices = given.indices
+            indices, self._stand = given.indices, None
             try:
                 advance(given.drawn)
             except ValueError as error:
@@ -112,7 +113,8 @@ class WorkerWatch:
         if self._is_over and not astray:
             return load(indices)
         self._is_over = True  # in case that loading raises: what it drew is not noted then
-        earlier, started = look(), time.perf_counter()
+        earlier = self._stand or look()  # what is drawn between two counts for the later
+        started = time.perf_counter()
         is_close = self._fetches < self._closely
         if is_close:
             batch = self._proof.watch_closely(indices, lambda: load(indices))
@@ -131,7 +133,8 @@ class WorkerWatch:
     def _note(
         self, earlier: Generators, seconds: float, astray: str, *, is_close: bool
     ) -> WorkerNote:
-        drawn = between(earlier, look())
+        self._stand = look()
+        drawn = between(earlier, self._stand)
         is_verified = self._promised or is_close
         started = time.perf_counter()
         if not is_verified and started >= self._compare_at:

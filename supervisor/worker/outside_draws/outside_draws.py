@@ -43,6 +43,8 @@ META = "outside"
 """The entry of a checkpoint's manifest."""
 _MOST_CODES = 8_192
 """Places of code that are known at a glance; a script that makes code at each step has more."""
+_LASTING = ("getpid", "getppid")
+"""Their number stays: a place that asks at each batch of a loader's worker has it noted once."""
 _WAITING = 4_096
 """Clock readings of a place that are written at once: 32 KiB, before they are packed."""
 
@@ -265,8 +267,9 @@ class OutsideDraws:
         if number < 0 or not self.is_scripts():
             return
         site = self._site(caller(), f"{NUMBER}{what}")
-        if site.number < 0:
+        if site.number < 0 or (what in _LASTING and number == site.last):
             return
+        site.last = number
         if not self._is_replay:
             self._note(site, str(number).encode())
         elif site.taken < len(site.draws) and self._reader is not None:

@@ -337,7 +337,7 @@ sys.path.append({root!r})
 try:
     from {__name__} import watch_spawned
     watch_spawned({str(self._path)!r})
-except Exception:
+except Exception:  # it is watched from outside alone, and begins
     pass
 finally:
     sys.path.remove({root!r})"""

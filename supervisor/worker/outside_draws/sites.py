@@ -27,15 +27,19 @@ CARRIERS = frozenset(
 """Modules that draw for whoever calls them."""
 OF_THE_PROCESS = frozenset(
     {
-        *("asyncio", "concurrent", "http", "importlib", "multiprocessing", "queue", "selectors"),
-        *("socket", "ssl", "subprocess", "supervisor", "tempfile", "threading", "torch"),
+        *("asyncio", "concurrent", "filelock", "http", "importlib", "multiprocessing"),
+        *("queue", "selectors", "socket", "ssl", "subprocess", "supervisor", "tempfile"),
+        *("threading", "torch"),
     }
 )
 """Libraries whose draws name locks and sockets, and whose clocks measure how long they wait: that
 is the process's own, in a replay too. Torch's seeds are seen on their own."""
 LOOKS_ON = frozenset({"tqdm._monitor"})
 """Threads that compare their clock with what the script's own thread has read: a bar that printed
-nothing for long is made to print more often. In a replay that was read long ago."""
+nothing for long is made to print more often. In a replay that was read long ago. They are named,
+because no rule tells them from threads whose own waits end by the clock: at the script's time such
+a thread would wait for as long as the script reads none, and a hurried replay would end its wait
+early."""
 _PYTHON = os.path.dirname(os.__file__) + os.sep
 _OURS = str(Path(__file__).parents[2]) + os.sep
 NUMBER = "a number: "
@@ -55,14 +59,16 @@ class Site:
         blocks: places in the file of its clock readings.
         times: readings that a replay is given next.
         waiting: readings that are not in the file yet.
+        last: the number of the process that it gave last; -1 for none.
     """
 
-    __slots__ = ("blocks", "draws", "due", "number", "said", "taken", "times", "waiting")
+    __slots__ = ("blocks", "draws", "due", "last", "number", "said", "taken", "times", "waiting")
 
     def __init__(self, number: int, said: str = "") -> None:
         self.number, self.said = number, said
         self.draws: array[int] = array("Q")
         self.taken = self.due = 0
+        self.last = -1
         self.blocks: deque[int] = deque()
         self.times: deque[int] = deque()
         self.waiting: array[int] = array("q")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import types
+from itertools import dropwhile
+from pathlib import Path
 
 _WORKER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _BEGIN = os.path.join(os.path.dirname(_WORKER), "begin.py")
@@ -74,10 +76,12 @@ def _without_ours(trace: types.TracebackType | None) -> types.TracebackType | No
 
 
 class Silence:
-    """Sends file descriptors 1 and 2 to nowhere between `begin` and `end`."""
+    """Sends file descriptors 1 and 2 to nowhere between `start` and `stop`."""
 
     def __init__(self) -> None:
         self._kept: list[tuple[int, int]] = []
+        self._held: list[tuple[int, int]] = []
+        self._log = Path()
 
     def start(self) -> None:
         self._flush()
@@ -86,6 +90,15 @@ class Silence:
             self._kept.append((descriptor, os.dup(descriptor)))
             os.dup2(nowhere, descriptor)
         os.close(nowhere)
+
+    def hold(self, log: Path) -> None:
+        """What is said from here on is told at the end, but for what `log` has of its beginning."""
+        self._flush()
+        self._log = log
+        for descriptor, _ in self._kept:
+            held = os.memfd_create("supervisor-held")
+            os.dup2(held, descriptor)
+            self._held.append((descriptor, held))
 
     def stop(self) -> None:
         """May be called again; then it does nothing."""
@@ -96,6 +109,12 @@ class Silence:
             os.dup2(kept, descriptor)
             os.close(kept)
         self._kept.clear()
+        known = set(self._log.read_bytes().splitlines()) if self._held else set()
+        for descriptor, held in self._held:
+            os.lseek(held, 0, os.SEEK_SET)
+            with open(held, "rb") as lines, open(os.dup(descriptor), "wb") as out:
+                out.writelines(dropwhile(lambda line: line.rstrip(b"\r\n") in known, lines))
+        self._held.clear()
 
     def _flush(self) -> None:
         for stream in (sys.stdout, sys.stderr):

@@ -86,9 +86,9 @@ _FLAGS_OF = tuple(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class StepMessage:
-    """One rank's part of an agreement.
+    """One rank's part of an agreement. Nobody changes one; frozen, it would be dearer to make.
 
     Attributes:
         record: as this rank has seen the step.
@@ -196,6 +196,10 @@ def is_same_step(before: bytes, now: bytes) -> bool:
     return figures[0] == figures[1]
 
 
+LOOKS_EACH_UNTIL = 64
+LOOKS_EVERY = 16
+"""Whether all ranks stand at one place, and no step is begun before its forward, is asked at each
+of the first steps, then at every so many and where something is to be done at the boundary."""
 ARRIVES_WITHIN_S = 3600.0
 """For the slowest rank's replay; ranks replay the same steps, but not at the same speed."""
 LONGEST_REASON = 600
@@ -320,29 +324,44 @@ class GroupAgreement(Agreement):
         told = self._mailbox.exchange(
             own.pack(self._mailbox.max_bytes), is_in_vain=self._waiting.is_in_vain
         )
-        try:
-            messages = [
-                own if rank == self._rank else StepMessage.unpack(data)
-                for rank, data in enumerate(told or ())
-            ]
-        except ValueError:  # another rank is at another point
-            messages = []
-        if len({message.record.step for message in messages}) != 1:
+        messages = self._messages(own, told or [])
+        if not messages:
             self._lose()
             return None
-        self._memory.agreed = min(message.snapshots for message in messages)
-        due = messages[0].due
+        due, exchanged, is_split, leaves, is_begun = messages[0].due, 0, False, False, False
+        snapshots = own.snapshots
+        for message in messages:
+            exchanged += message.exchanged
+            snapshots = min(snapshots, message.snapshots)
+            is_split = is_split or message.decided != own.decided
+            leaves = leaves or message.leaves
+            is_begun = is_begun or message.step_is_begun
+        self._memory.agreed = snapshots
+        is_asked = boundary < LOOKS_EACH_UNTIL or not boundary % LOOKS_EVERY
+        self._exchanges.are_asked = bool(due) or is_asked
         self._turns.grant(due >> 1)
         if due:
             self._schedule.ask()
-        if len({message.decided for message in messages}) > 1:
+        if is_split:
             self._on_split(record.step)
-        if any(message.leaves for message in messages):
+        if leaves:
             self._schedule.agreed_to_leave()
-        at_one_place = is_same_place(message.exchanged for message in messages)
-        if not at_one_place or any(message.step_is_begun for message in messages):
+        if is_begun or not is_same_place((exchanged,)):
             self._progress.boundaries_at_updates()
         return agree([message.record for message in messages])
+
+    def _messages(self, own: StepMessage, told: list[bytes]) -> list[StepMessage]:
+        """Of all ranks; none where not all tell of this step."""
+        messages = []
+        for rank, data in enumerate(told):
+            try:
+                message = own if rank == self._rank else StepMessage.unpack(data)
+            except ValueError:  # another rank is at another point
+                return []
+            if message.record.step != own.record.step:
+                return []
+            messages.append(message)
+        return messages
 
     def standing(self) -> dict[str, int]:
         count = self._mailbox.count if isinstance(self._mailbox, StepMailbox) else 0

@@ -7,6 +7,7 @@ models that are wrapped for several ranks first average gradients.
 from __future__ import annotations
 
 import contextlib
+import functools
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -144,7 +145,8 @@ class Exchanges(Part):
     where the counts match. So one number a rank is enough, whatever groups and pairs there are.
 
     Attributes:
-        at_forward: the balance at the last boundary that was at a forward; else 0.
+        at_forward: the balance at the last boundary at a forward at which it was asked for; else 0.
+        are_asked: for the balance at the next boundary, of all ranks alike.
         began: what had been exchanged when this rank began to train; None before. A replay is
             given that of the attempt that it replays.
     """
@@ -154,6 +156,7 @@ class Exchanges(Part):
     def __init__(self, *, is_alone: bool = False, began: Counts | None = None) -> None:
         self._is_alone = is_alone
         self.at_forward = 0
+        self.are_asked = True
         self.began = began
         self._has_begun = False
         self._so_far = Counts()
@@ -179,12 +182,13 @@ class Exchanges(Part):
 
     def standing(self) -> dict[str, Any]:
         """Returns from where this rank counts, as values of JSON: for one that takes its place."""
-        return {"before": self._before, "aside": self._aside, "at_forward": self.at_forward}
+        forward = {"at_forward": self.at_forward, "are_asked": self.are_asked}
+        return {"before": self._before, "aside": self._aside, **forward}
 
     def stand_at(self, standing: Mapping[str, Any]) -> None:
         """This rank takes the place of one that stood there."""
         self._before, self._aside = dict(standing["before"]), dict(standing["aside"])
-        self.at_forward = standing["at_forward"]
+        self.at_forward, self.are_asked = standing["at_forward"], standing["are_asked"]
 
     def save(self, point: SavePoint) -> None:
         began = None if self.began is None else self.began.as_meta()
@@ -268,8 +272,7 @@ class Exchanges(Part):
         total = self._messages
         for group, name, own, size in _groups():
             calls = _sequence(group) - self._before.get(name, 0) - self._aside.get(name, 0)
-            behind = (own + 1) % size
-            total += calls * (_weight(name, own, own) - _weight(name, behind, behind))
+            total += calls * _share(name, own, size)
         return total % _MODULO
 
     def so_far(self) -> Counts:
@@ -341,6 +344,8 @@ class Exchanges(Part):
             _add(counts, name)
 
     def _look_at_unknown(self) -> None:
+        if not self._unknown:
+            return
         known = [one for one in self._unknown if one[1].is_completed()]
         self._unknown = [one for one in self._unknown if one not in known]
         for group, work in known:
@@ -392,6 +397,13 @@ def _add(counts: dict[str, int], name: str) -> None:
 
 def _weight(name: str, source: int, target: int) -> int:
     return xxhash.xxh3_64_intdigest(f"{name} {source} {target}".encode())
+
+
+@functools.lru_cache(maxsize=4096)
+def _share(name: str, own: int, size: int) -> int:
+    """What a rank adds for each collective of a group: over all of its ranks the sum is 0."""
+    behind = (own + 1) % size
+    return _weight(name, own, own) - _weight(name, behind, behind)
 
 
 class FirstAverages:

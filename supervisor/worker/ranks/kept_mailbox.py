@@ -62,20 +62,19 @@ def collectives_of(context: WorkerContext) -> Collectives | None:
     is_auto = context.settings.restart.healing == "auto"
     try:
         mailbox = HealingMailbox(own.mailbox)
-        logs = [CollectivesLog(path) for path in own.logs]
+        collectives = Collectives(
+            mailbox,
+            lambda rank: [CollectivesLog(path) for path in own.logs[rank]],
+            place.rank,
+            place.world_size,
+            context.call_state,
+            heals=own.is_healing,
+            steps_done=lambda: progress.steps_done,
+            most_cost=MOST_COST if is_auto else None,
+        )
     except OSError as error:
         context.warn(f"healing is off: {error}")
         return None
-    collectives = Collectives(
-        mailbox,
-        logs,
-        place.rank,
-        place.world_size,
-        context.call_state,
-        heals=own.is_healing,
-        steps_done=lambda: progress.steps_done,
-        most_cost=MOST_COST if is_auto else None,
-    )
     why = problem_here()
     if why or not route_collectives(collectives.handle):
         why = why or "this torch has no gloo"

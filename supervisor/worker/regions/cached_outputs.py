@@ -152,6 +152,8 @@ def argument_form(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, 
     Shapes and types of tensors, wherever they lie in objects and containers, and the numbers and
     texts among the direct arguments.
     """
+    if len(args) == 1 and not kwargs and type(args[0]) is torch.Tensor:
+        return (), (args[0].shape, args[0].dtype)
     plain = tuple(v for v in (*args, *kwargs.values()) if isinstance(v, (int, str, bool)))
     return (plain, *_shapes([*args, *kwargs.values()]))
 

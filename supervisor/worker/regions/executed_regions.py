@@ -50,6 +50,8 @@ class AveragingParts:
     def of(self, module: Module) -> list[Module]:
         """Returns the parts of `module`, as it is now, and those that its forward has called."""
         found = _registered(module)
+        if not self._called:
+            return found
         return found + [part for part in self._called.get(module, ()) if part not in found]
 
     def registered(self, module: Module) -> frozenset[int]:

@@ -143,11 +143,9 @@ class ScriptChanges:
 
     def _untrained_networks(self) -> Iterator[torch.Tensor]:
         """Yields a tensor of each network of which nothing is trained."""
-        trained = {
-            id(parameter)
-            for optimizer in self.registry.optimizers.values()
-            for parameter in optimizer_parameters(optimizer)
-        }
+        trained: set[int] = set()
+        for optimizer in self.registry.optimizers.values():
+            trained.update(map(id, optimizer_parameters(optimizer)))
         for model in self.registry.models.values():
             first = None
             for parameter in model.parameters():

@@ -25,6 +25,7 @@ from supervisor.analysis.doctor.script import (
     check_loader,
     check_losses,
     check_precision,
+    check_replay,
     check_signals,
 )
 from supervisor.analysis.trail import Mark
@@ -90,6 +91,7 @@ def test_a_script_gets_its_own_checks(monkeypatch: pytest.MonkeyPatch) -> None:
         "checkpoints",
         "copies in memory",
         "exact resume",
+        "replay",
     ]
     assert "12 steps" in checks["training"].detail
     assert "clips at 1," in checks["gradient clipping"].detail
@@ -258,6 +260,22 @@ def test_a_loader_that_limits_the_training_is_named(wait_s: float | None, ok: bo
     check = check_loader([mark_with(wait_s=wait_s)], rows_of(step_s=0.1))
 
     assert check.ok is ok
+
+
+@pytest.mark.parametrize(
+    ("step_s", "said"),
+    [(0.003, "3.0 ms a step: a resume at step 100,000 takes at most 5.0 min"), (None, "no step")],
+)
+def test_how_long_a_resume_replays_is_told(step_s: float | None, said: str) -> None:
+    resumed = event(
+        "resumed", from_step=7, exactness="exact", reason="", order="", replayed_steps=7,
+        batches_left_out=0, replayed_step_s=step_s,
+    )  # fmt: skip
+
+    check = check_replay([resumed])
+
+    assert check.ok
+    assert said in check.detail
 
 
 def test_half_precision_has_a_fallback() -> None:

@@ -73,7 +73,8 @@ def test_an_exit_and_what_follows_are_one_line_each() -> None:
         describe_exit(1, worker_exit) == "attempt 1 ended after step 7: host out of memory: 1 kill"
     )
     assert describe_next(2, 5, 1.04) == "attempt 2 starts in 1.0 s from step 5"
-    assert describe_next(2, None, 1.0).endswith("from the beginning")
+    assert describe_next(2, None, 1.0, 0.1).endswith("from the beginning")
+    assert describe_next(2, 50, 1.0, 0.1).endswith("step 50, which is replayed in about 5 s")
 
 
 def test_quiet_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:

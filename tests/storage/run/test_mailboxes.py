@@ -99,6 +99,21 @@ def test_a_message_that_does_not_fit_is_refused(tmp_path: Path) -> None:
         mailbox.exchange(bytes(mailbox.max_bytes + 1))
 
 
+def test_who_waits_sleeps_longer_and_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mailbox = StepMailbox(tmp_path / "board", 0, 2, timeout_s=60.0)
+    slept: list[float] = []
+    monkeypatch.setattr("supervisor.storage.run.mailboxes.time.sleep", slept.append)
+
+    assert mailbox.exchange(b"x", is_in_vain=lambda: True) is None
+
+    assert len(slept) < 50
+    assert slept == sorted(slept)
+    assert 0.02 * 0.8 < sum(slept) < 0.02
+    assert max(slept) == 1e-3
+
+
 def test_a_rank_that_cannot_come_is_not_waited_for(tmp_path: Path) -> None:
     mailbox = StepMailbox(tmp_path / "board", 0, 2, timeout_s=60.0)
     asked: list[int] = []
@@ -131,6 +146,8 @@ def test_who_waits_for_one_rank_goes_on_when_another_has_given_up(tmp_path: Path
 )
 def test_a_line_says_how_far_and_how_long(done: int, target: int, expected: str) -> None:
     assert describe_replay(done, target, 10.0) == expected
+    if done == 20:
+        assert describe_replay(done, target, 10.0, 0.1).endswith("for 10 s, about 6 s left")
 
 
 def test_a_count_that_is_not_there_is_unknown(tmp_path: Path) -> None:

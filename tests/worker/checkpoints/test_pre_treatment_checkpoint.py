@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from supervisor.actions.base import carry_out
-from supervisor.actions.reset_optimizer import ResetOptimizer
-from supervisor.actions.restart import Restart
+from supervisor.actions.optimizer import ResetOptimizer
+from supervisor.actions.requests import Restart
 from supervisor.actions.rollback import Rollback
 from supervisor.held_memory import HeldMemory
 from supervisor.settings import CheckpointSettings, SnapshotSettings

@@ -13,7 +13,13 @@ import torch.distributed as dist
 from torch.distributed.tensor import distribute_tensor
 from torch.overrides import TorchFunctionMode
 
-from supervisor.worker.core.step_probe import StepProbe, gradient_norm, tensors_in
+from supervisor.worker.core.step_probe import (
+    SMALL,
+    TOGETHER,
+    StepProbe,
+    gradient_norm,
+    tensors_in,
+)
 from supervisor.worker.step_record.input_watch import InputWatch
 
 
@@ -60,16 +66,46 @@ def test_the_norm_of_half_gradients_is_summed_up_where_none_overflows(kind: torc
     assert gradient_norm([half]) == pytest.approx(2.0 * float(half.grad[0]))
 
 
-def test_the_norm_of_many_gradients_has_the_bits_of_all_norms_taken_at_once() -> None:
+def test_the_norm_of_many_gradients_is_that_of_all_norms_taken_at_once() -> None:
     torch.manual_seed(0)
-    parameters = [torch.nn.Parameter(torch.zeros(1 + n % 40)) for n in range(1000)]
+    sizes = [1 + n % 40 for n in range(600)] + [2 * SMALL] * 2 * TOGETHER
+    parameters = [torch.nn.Parameter(torch.zeros(size)) for size in sizes]
     for number, parameter in enumerate(parameters):
         parameter.grad = torch.randn_like(parameter) * 10.0 ** (number % 9 - 4)
     gradients = [parameter.grad for parameter in parameters]
 
     at_once = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients, 2)))  # type: ignore[arg-type]
 
-    assert gradient_norm(parameters) == float(at_once)
+    assert gradient_norm(parameters) == pytest.approx(float(at_once), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        torch.eye(3).to_sparse(),
+        torch.ones(3, dtype=torch.float64),
+        torch.ones(3, dtype=torch.complex64),
+    ],
+    ids=["sparse", "double", "complex"],
+)
+def test_the_norm_of_small_gradients_counts_those_of_other_kinds(other: torch.Tensor) -> None:
+    plain = torch.nn.Parameter(torch.zeros(6))
+    plain.grad = torch.ones(6)
+    beside = torch.nn.Parameter(torch.zeros(other.shape, dtype=other.dtype))
+    beside.grad = other
+
+    for parameters in ([plain, beside], [beside, plain]):
+        assert gradient_norm(parameters) == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_the_norm_of_small_gradients_is_not_finite_where_one_is_not(value: float) -> None:
+    parameters = [torch.nn.Parameter(torch.zeros(2)) for _ in range(3)]
+    for parameter in parameters:
+        parameter.grad = torch.ones(2)
+    parameters[1].grad[0] = value  # type: ignore[index]
+
+    assert not math.isfinite(gradient_norm(parameters) or 0.0)
 
 
 class _Augments(Mapping[str, torch.Tensor]):
@@ -107,6 +143,24 @@ def test_no_container_of_the_script_is_asked_for_what_it_makes_at_each_look() ->
 
     assert (mapping.looks, listed.looks) == (0, 0)
     assert probe.batch_size == 3
+
+
+def test_a_batch_is_told_from_others_by_its_first_numbers_however_they_lie_in_memory() -> None:
+    def signature(batch: torch.Tensor) -> int:
+        probe = StepProbe()
+        probe.saw_batch([batch])
+        return probe.signature
+
+    numbers = torch.arange(40.0).reshape(5, 8)
+    alike = [
+        *(numbers.clone(), numbers.t().contiguous().t(), torch.nn.Parameter(numbers)),
+        *(torch.cat([numbers, numbers])[5:], numbers.clone().requires_grad_()),
+    ]
+
+    assert {signature(batch) for batch in alike} == {signature(numbers)}
+    assert signature(numbers + 1) != signature(numbers)
+    assert signature(numbers[:1]) != signature(numbers)
+    assert signature(torch.zeros(0)) == signature(torch.zeros(3, device="meta")) == 0
 
 
 def test_plain_containers_are_looked_into() -> None:

@@ -14,7 +14,7 @@ from supervisor.worker.core.process_signs import ExitRequest
 from supervisor.worker.healing import collectives as module
 from supervisor.worker.healing.collectives import Collectives, Mode
 from supervisor.worker.healing.collectives_log import CollectivesLog
-from supervisor.worker.healing.operations import KEPT
+from supervisor.worker.healing.operations import KEPT, Call
 
 WORLD = "world"
 
@@ -23,6 +23,12 @@ class Group:
     group_name = WORLD
 
     own_collectives = 0
+
+    def __init__(self, rank: int = 0) -> None:
+        self._rank = rank
+
+    def rank(self) -> int:
+        return self._rank
 
     def size(self) -> int:
         return 2
@@ -34,9 +40,11 @@ class Group:
 class FakeCall:
     """Doubles the tensor that it is given; breaks off half-way as often as it is told."""
 
-    def __init__(self, value: float, *, name: str = "allreduce_", breaks: int = 0) -> None:
+    def __init__(
+        self, value: float, *, name: str = "allreduce_", breaks: int = 0, rank: int = 0
+    ) -> None:
         self.name, self.operation = name, KEPT.get(name)
-        self.group, self.is_plain = Group(), True
+        self.group, self.is_plain, self.is_in_place = Group(rank), True, True
         self.tensor = torch.tensor([value])
         self.breaks = breaks
         self.made_in: list[Any] = []
@@ -46,6 +54,8 @@ class FakeCall:
         return [self.tensor]
 
     gets = gives
+
+    share = Call.share
 
     def signature(self, group: str) -> int:
         return 100 + len(self.name)
@@ -62,8 +72,8 @@ class FakeCall:
         copy.made_in = self.made_in
         return copy
 
-    def ended(self, came: list[torch.Tensor]) -> list[torch.Tensor]:
-        return came
+    def ended(self) -> list[torch.Tensor]:
+        return self.gets
 
 
 class FakeLinks:
@@ -98,11 +108,14 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[HealingMemory]:
     made.close()
 
 
-def collectives_in(memory: HealingMemory, links: FakeLinks, *, heals: bool = False) -> Collectives:
-    places = memory.places
-    logs = [CollectivesLog(path, 1 << 16) for path in places["logs"]["0"]]
-    mailbox = HealingMailbox(places["board"])
-    made = Collectives(mailbox, logs, 0, 2, CallState(), heals=heals, steps_done=lambda: 9)
+def collectives_in(
+    memory: HealingMemory, links: FakeLinks, *, heals: bool = False, rank: int = 0
+) -> Collectives:
+    def logs_of(rank: int) -> list[CollectivesLog]:
+        return [CollectivesLog(path, 1 << 16) for path in memory.places["logs"][str(rank)]]
+
+    mailbox = HealingMailbox(memory.places["board"])
+    made = Collectives(mailbox, logs_of, rank, 2, CallState(), heals=heals, steps_done=lambda: 9)
     made._links = links  # type: ignore[assignment]
     made.start()
     return made
@@ -150,11 +163,12 @@ def test_what_all_ranks_have_passed_is_not_kept(memory: HealingMemory) -> None:
 
     handled(collectives, FakeCall(1.0))
 
-    assert [kept.number for kept in collectives._kept] == [4]
+    assert [kept.number for kept in collectives._kept[WORLD]] == [4]
 
 
-def recorded(memory: HealingMemory) -> None:
-    """A rank that has kept its state of step 8, and made two collectives and an exchange since."""
+def recorded(memory: HealingMemory, *, others: int = 2) -> None:
+    """A rank that has kept its state of step 8, and made two collectives and an exchange since;
+    `others`: how many of these the other one has completed."""
     before = collectives_in(memory, FakeLinks())
     handled(before, FakeCall(1.0))
     before.state_kept(1, 8, 1 << 20)
@@ -162,6 +176,11 @@ def recorded(memory: HealingMemory) -> None:
     before.recorded_message(b"mine", lambda one, other: one == other)
     before.message_ended([b"mine", b"yours"])
     handled(before, FakeCall(3.0))
+    other = collectives_in(memory, FakeLinks(), rank=1)
+    handled(other, FakeCall(1.0, rank=1))
+    other.state_kept(0, 8, 1 << 20)
+    for value in (2.0, 3.0)[:others]:
+        handled(other, FakeCall(value, rank=1))
 
 
 def test_a_rank_that_comes_back_is_answered_and_then_takes_part(memory: HealingMemory) -> None:
@@ -180,6 +199,44 @@ def test_a_rank_that_comes_back_is_answered_and_then_takes_part(memory: HealingM
     assert [len(call.made_in) for call in calls] == [0, 0, 1]
     assert (repeats, collectives.repeats, collectives.mode) == (True, False, Mode.MADE)
     assert collectives.called == collectives.completed == {WORLD: 4}
+
+
+def test_what_another_rank_has_not_completed_is_made_by_all(memory: HealingMemory) -> None:
+    recorded(memory, others=1)
+    collectives = collectives_in(memory, FakeLinks(), heals=True)
+    collectives.catch_up(8, {WORLD: 1})
+    handled(collectives, FakeCall(2.0))
+    collectives.recorded_message(b"mine", lambda one, other: one == other)
+    call = FakeCall(3.0)
+
+    result = handled(collectives, call)
+
+    assert (result, len(call.made_in), collectives.answers) == (6.0, 1, 3)
+    section = CollectivesLog(memory.places["logs"]["0"][1])
+    assert len(list(section.entries())) == 4  # it is there once
+
+
+def test_a_part_that_another_rank_has_not_kept_ends_all(memory: HealingMemory) -> None:
+    recorded(memory, others=0)
+    collectives = collectives_in(memory, FakeLinks(), heals=True)
+    collectives.catch_up(8, {WORLD: 1})
+
+    with pytest.raises(ExitRequest) as ended:
+        handled(collectives, FakeCall(2.0))
+
+    assert "has not kept its part" in ended.value.reason
+
+
+def test_values_that_are_gone_are_not_made_again(memory: HealingMemory) -> None:
+    collectives = collectives_in(memory, FakeLinks(completed=0))
+    given = FakeCall(1.0, name="broadcast_")
+    given.is_in_place = False  # so its values are not copied
+    handled(collectives, given)
+
+    with pytest.raises(ExitRequest) as ended:
+        handled(collectives, FakeCall(9.0, breaks=1))
+
+    assert "whose values are gone" in ended.value.reason
 
 
 def test_another_value_than_the_recorded_one_ends_all(memory: HealingMemory) -> None:

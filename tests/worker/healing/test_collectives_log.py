@@ -9,7 +9,11 @@ import pytest
 import torch
 
 from supervisor.storage.run.healing_memory import HealingMemory
-from supervisor.worker.healing.collectives_log import CollectivesLog, checksum_of
+from supervisor.worker.healing.collectives_log import (
+    CollectivesLog,
+    checksum_of,
+    fill_from_bytes,
+)
 
 SIZE = 1 << 16
 
@@ -30,15 +34,16 @@ def test_entries_are_there_for_the_process_that_comes_next(memory: HealingMemory
     before = CollectivesLog(path_of(memory), SIZE)
     before.start(7)
     gave = [torch.arange(5.0), torch.tensor([1, 2], dtype=torch.int16), torch.zeros(0)]
-    before.append(11, 12, gave)
-    before.append(13, 0, [b"message"])
+    before.append(11, 5, 12, gave)
+    before.append_message(13, b"message")
 
     after = CollectivesLog(path_of(memory), SIZE)
 
     got = [torch.zeros(5), torch.zeros(2, dtype=torch.int16), torch.zeros(0)]
     first, second = after.entries()
     assert (after.step, first.signature, first.checksum) == (7, 11, 12)
-    assert after.fill(first, got)
+    assert fill_from_bytes(got, after.bytes_of(first))
+    assert first.number == 5
     assert all(map(torch.equal, got, gave))
     assert after.read(second) == b"message"
     assert memory.log_step(0, 0) == 7
@@ -48,9 +53,9 @@ def test_entries_are_there_for_the_process_that_comes_next(memory: HealingMemory
 def test_an_entry_counts_only_once_it_is_whole(memory: HealingMemory) -> None:
     log = CollectivesLog(path_of(memory), SIZE)
     log.start(0)
-    log.append(1, 0, [b"whole"])
+    log.append_message(1, b"whole")
     used = log.used
-    log.append(2, 0, [b"half"])
+    log.append_message(2, b"half")
     file = os.open(path_of(memory), os.O_RDWR)
     os.pwrite(file, used.to_bytes(8, "little"), 16)  # killed before this was stored
     os.close(file)
@@ -64,13 +69,13 @@ def test_a_log_without_room_is_of_no_use_until_it_begins_anew(memory: HealingMem
     log = CollectivesLog(path_of(memory), SIZE)
     log.start(3)
 
-    fits = log.append(1, 0, [torch.zeros(SIZE // 8)])
+    fits = log.append(1, 5, 0, [torch.zeros(SIZE // 8)])
     is_half_full = log.is_half_full
-    has_room = log.append(2, 0, [torch.zeros(SIZE // 4)])
+    has_room = log.append(2, 5, 0, [torch.zeros(SIZE // 4)])
 
     assert (fits, is_half_full, has_room, memory.log_step(0, 0)) == (True, True, False, -1)
     log.start(4)
-    assert log.append(1, 0, [b"again"])
+    assert log.append(1, 5, 0, [torch.zeros(1)])
     assert memory.log_step(0, 0) == 4
 
 
@@ -78,11 +83,26 @@ def test_values_come_back_into_memory_that_does_not_lie_in_one_piece(memory: Hea
     log = CollectivesLog(path_of(memory), SIZE)
     log.start(0)
     gave = torch.arange(6, dtype=torch.bfloat16).view(2, 3).t()
-    log.append(1, checksum_of([gave]), [gave])
+    log.append(1, 5, checksum_of([gave]), [gave])
     got = torch.zeros(2, 3, dtype=torch.bfloat16).t()
     (entry,) = log.entries()
 
-    assert log.fill(entry, [got])
+    assert fill_from_bytes([got], log.bytes_of(entry))
     assert torch.equal(got, gave)
     assert checksum_of([got]) == entry.checksum
-    assert not log.fill(entry, [torch.zeros(9)])
+    assert not fill_from_bytes([torch.zeros(9)], log.bytes_of(entry))
+
+
+def test_the_parts_of_all_ranks_are_the_whole(memory: HealingMemory) -> None:
+    got = [torch.arange(5, dtype=torch.int16), torch.arange(6.0).view(2, 3).t(), torch.tensor(7.0)]
+    kept = []
+    for rank in range(3):
+        log = CollectivesLog(path_of(memory, log=rank), SIZE)
+        log.start(0)
+        log.append(1, 5, 0, got, rank, 3)
+        kept += [log.bytes_of(entry) for entry in log.entries()]
+    again = [torch.zeros_like(tensor) for tensor in got]
+
+    assert fill_from_bytes(again, torch.cat(kept))
+    assert all(map(torch.equal, again, got))
+    assert max(part.nbytes for part in kept) - min(part.nbytes for part in kept) <= 1

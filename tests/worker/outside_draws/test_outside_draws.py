@@ -145,6 +145,15 @@ def test_a_draw_that_is_left_out_is_told(tmp_path: Path) -> None:
     assert "otherwise than the recorded run" in second["reasons"][0]
 
 
+def test_how_long_a_lock_was_waited_for_is_the_processes_own(tmp_path: Path) -> None:
+    script = """
+there = {"__name__": "filelock._core", "clock": time.perf_counter}
+exec(compile("def waits(): clock()", "lock.py", "exec"), there)
+for _ in range(3 if meta is None else 1): there["waits"]()
+"""
+    assert _twice(tmp_path, script)[1]["reasons"] == []
+
+
 def test_a_record_that_is_gone_or_another_is_told(tmp_path: Path) -> None:
     first = _attempt(tmp_path, "before.append(os.urandom(4))")
     _attempt(tmp_path, "before.append(os.urandom(4))")  # began anew, as another run
@@ -225,6 +234,22 @@ after.append(sorted(OUTSIDE.numbers().items()))
 
     recorded, live = (list(map(int, one["before"])) for one in (first, second))
     assert second["after"] == [str(sorted(zip(recorded, live, strict=True)))]
+    assert second["reasons"] == []
+
+
+def test_the_process_s_own_number_is_noted_once_at_each_place(tmp_path: Path) -> None:
+    script = """
+size = Path(sys.argv[1]).stat().st_size
+for _ in range(100):
+    before.append(os.getpid())
+after.append(Path(sys.argv[1]).stat().st_size - size)
+after.append(sorted(OUTSIDE.numbers().items()))
+"""
+
+    first, second = _twice(tmp_path, script)
+
+    assert int(first["after"][0]) < 200  # the place and its number
+    assert second["after"][1] == str([(int(first["before"][0]), int(second["before"][0]))])
     assert second["reasons"] == []
 
 

@@ -15,7 +15,13 @@ from supervisor.storage.run.mailboxes import RankStatus, StepMailbox
 from supervisor.worker.core.boundaries import BoundarySchedule, GroupTurns, TimedPart
 from supervisor.worker.core.progress import Progress
 from supervisor.worker.core.step_probe import StepProbe
-from supervisor.worker.ranks.agreement import GroupAgreement, GroupSchedule, StepMessage
+from supervisor.worker.ranks.agreement import (
+    LOOKS_EACH_UNTIL,
+    LOOKS_EVERY,
+    GroupAgreement,
+    GroupSchedule,
+    StepMessage,
+)
 from supervisor.worker.ranks.exchanges import Exchanges
 from supervisor.worker.ranks.waiting_ranks import WaitingRanks
 
@@ -239,3 +245,23 @@ def test_where_ranks_stand_at_other_places_their_boundaries_are_at_updates(
     agreed(ranks, step(1, 1.0, 1.0))
 
     assert all(rank.progress.at_update for rank in ranks)
+
+
+def test_all_ranks_are_asked_at_the_same_boundaries_where_they_stand(ranks: list[Rank]) -> None:
+    def asked(number: int) -> list[bool]:
+        for rank in ranks:
+            rank.schedule.plan(1e9, 1e9)
+        ranks[0].schedule.plan(number + 1.0 if ranks[0].saver.due else 1e9, 1e9)
+        agreed(ranks, step(number, 1.0, 1.0))
+        return [rank.exchanges.are_asked for rank in ranks]
+
+    first, later = LOOKS_EACH_UNTIL - 2, LOOKS_EACH_UNTIL + 2 * LOOKS_EVERY - 1
+    assert [asked(n) for n in (first, first + 2, later, later + 1)] == [
+        [True, True],
+        [False, False],
+        [True, True],
+        [False, False],
+    ]
+    ranks[0].saver.due = True
+
+    assert asked(later + 2) == [True, True]

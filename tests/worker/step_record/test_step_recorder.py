@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
 import torch
 
+from supervisor.worker.step_record import step_recorder
 from supervisor.worker.step_record.step_recorder import (
     ANOTHER_TRAINING,
     MANY_BACKWARDS,
@@ -66,3 +68,26 @@ def test_a_search_with_many_backwards_in_its_first_update_is_supervised(
     told = [event["message"] for event in live.events("warning")]
     assert told == ([] if in_closure else [NO_STEP_YET])
     assert len(live.losses()) == 1
+
+
+def test_many_parameters_are_asked_for_earlier_gradients_only_where_the_state_may_be_saved(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live = start(tmp_path / "run")
+    progress, schedule = live.session.hooks.now.progress, live.session.hooks.now.schedule
+    look, asked = step_recorder.earlier_gradients, []
+    monkeypatch.setattr(step_recorder, "MANY_TENSORS", 1)
+    monkeypatch.setattr(
+        step_recorder, "earlier_gradients", lambda of: asked.append(progress.steps_done) or look(of)
+    )
+    live.steps(3)
+    known = {}
+    for step in range(3, 9):
+        schedule.plan(7.0, math.inf)  # the boundary behind step 6
+        live.step()
+        known[step] = not progress.grads_matter
+    schedule.plan(math.inf, 0.0)
+    live.step()
+
+    assert [step for step in asked if step >= 3] == [6, 9]
+    assert [step for step, is_known in known.items() if is_known] == [6]

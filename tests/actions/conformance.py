@@ -1,4 +1,4 @@
-"""What every action must hold, for the actions here and for a contributor's own."""
+"""What every action must hold."""
 
 from __future__ import annotations
 
