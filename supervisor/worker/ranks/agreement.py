@@ -317,12 +317,12 @@ class GroupAgreement(Agreement):
             snapshots=self._memory.offered,
         )
         self._waiting.start()
-        told = self._mailbox.exchange(
-            own.pack(self._mailbox.max_bytes), is_in_vain=self._waiting.is_in_vain
-        )
+        packed = own.pack(self._mailbox.max_bytes)
+        told = self._mailbox.exchange(packed, is_in_vain=self._waiting.is_in_vain)
         try:
+            # One that takes a dead rank's place has told what that one told, not its own.
             messages = [
-                own if rank == self._rank else StepMessage.unpack(data)
+                own if rank == self._rank and data == packed else StepMessage.unpack(data)
                 for rank, data in enumerate(told or ())
             ]
         except ValueError:  # another rank is at another point
