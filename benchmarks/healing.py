@@ -4,7 +4,8 @@
 kind one training without kills, then `runs` with `kills` random kills each, at random ranks, steps
 and places within a step. ``--modes off healed standby`` kills at the same places without healing,
 with it, and with a process that waits; ``--setup-s 20`` has the script sleep before it meets the
-others. ``--kills 0 --modes off healed`` says what healing costs a step (CPU time of a rank).
+others. ``--kills 0 --modes off healed --width 512 --rows 512 --steps 300`` says what healing costs
+a step of about 20 ms (median of the last third, CPU time of a rank and time on the clock).
 Prints a line of JSON for each training, and a table; ``--json``: all as JSON at the end.
 """
 
@@ -56,10 +57,10 @@ if kind == "zero1":
     optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=1e-3)
 else:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-losses, cpu_s = [], []
-for step in range(60):
-    began = time.process_time()
-    x, y = torch.randn(32, 64, generator=draw), torch.randn(32, 8, generator=draw)
+losses, took_s, rows = [], [], int(os.environ["ROWS"])
+for step in range(int(os.environ["STEPS"])):
+    began = time.process_time(), time.perf_counter()
+    x, y = torch.randn(rows, 64, generator=draw), torch.randn(rows, 8, generator=draw)
     here(step, "begin")
     optimizer.zero_grad()
     loss = F.mse_loss(model(x), y)
@@ -73,7 +74,7 @@ for step in range(60):
         if group is None or rank in dist.get_process_group_ranks(group):
             dist.all_reduce(mean, group=group)
     losses.append(mean.item())
-    cpu_s.append(time.process_time() - began)
+    took_s.append((time.process_time() - began[0], time.perf_counter() - began[1]))
     if any(step == int(s) for _, s, _ in kills):
         mark(f"{os.environ['FLAGS']}/made_{step}_{rank}")
     time.sleep(0.02)
@@ -84,7 +85,9 @@ held = [t.to_local() if hasattr(t, "to_local") else t for t in model.state_dict(
 held += [t.to_local() if hasattr(t, "to_local") else t for t in states]
 weights = b"".join(t.detach().numpy().tobytes() for t in held)
 with open(f"{os.environ['FLAGS']}/out_{rank}", "w") as file:
-    told = [digest(weights), digest(repr(losses).encode()), sorted(cpu_s[20:])[20]]
+    late = [sorted(each) for each in zip(*took_s[-len(took_s) // 3 :])]
+    typical = [each[len(each) // 2] for each in late]
+    told = [digest(weights), digest(repr(losses).encode()), *typical]
     json.dump(told, file)
 dist.barrier()
 """
@@ -105,14 +108,14 @@ def train(
     folder: Path,
     mode: str,
     setup_s: float,
-    width: int,
+    sizes: dict[str, str],
 ) -> dict[str, Any]:
     """Returns the digests of each rank, how long each killed step took to be made by all, and what
     the terminal said of healing."""
     folder.mkdir()
     (folder / "train.py").write_text(SCRIPT)
     environment = {**os.environ, "KIND": kind, "KILLS": ",".join(kills), "FLAGS": str(folder)}
-    environment |= {"SETUP_S": str(setup_s), "WIDTH": str(width)}
+    environment |= {"SETUP_S": str(setup_s), **sizes}
     command = [str(Path(sys.executable).with_name("supervisor")), "run"]
     command += ["--run-dir", str(folder / "run")]
     for setting in [*SETTINGS[mode], "restart.crash_limit=9"]:
@@ -125,6 +128,7 @@ def train(
     return {
         "digests": [None if end is None else end[:2] for end in ends],
         "cpu_ms": [None if end is None else round(1000 * end[2], 2) for end in ends],
+        "clock_ms": [None if end is None else round(1000 * end[3], 2) for end in ends],
         "next_step_s": [until_made(folder, kill, ranks) for kill in kills],
         "healed_s": [float(second) for second in BACK.findall(said)],
         "declined": [line for line in said.splitlines() if "all ranks start again" in line],
@@ -148,23 +152,26 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--modes", nargs="+", default=["healed"], choices=SETTINGS)
     parser.add_argument("--setup-s", type=float, default=0.0)
     parser.add_argument("--width", type=int, default=256, help="of the layers")
+    parser.add_argument("--rows", type=int, default=32, help="of a batch")
+    parser.add_argument("--steps", type=int, default=60, help="kills are within the first 58")
     parser.add_argument("--runs", type=int, default=2)
     parser.add_argument("--kills", type=int, default=4)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args(arguments)
+    sizes = {name.upper(): str(getattr(given, name)) for name in ("width", "rows", "steps")}
     draw, table = random.Random(given.seed), []
     with tempfile.TemporaryDirectory() as place:
         for kind in given.kinds:
             folder = Path(place) / f"{kind}_plain"
-            plain = train(kind, given.ranks, [], folder, "off", 0.0, given.width)
+            plain = train(kind, given.ranks, [], folder, "off", 0.0, sizes)
             for number in range(given.runs):
                 steps = sorted(draw.sample(range(12, 58), given.kills))
                 kills = [f"{draw.randrange(given.ranks)}:{s}:{draw.choice(PLACES)}" for s in steps]
                 for mode in given.modes:
                     folder = Path(place) / f"{kind}_{number}_{mode}"
-                    more = (folder, mode, given.setup_s, given.width)
+                    more = (folder, mode, given.setup_s, sizes)
                     found = train(kind, given.ranks, kills, *more)
                     same = found["digests"] == plain["digests"] and None not in found["digests"]
                     names = {"kind": kind, "mode": mode, "kills": kills, "same": same}
@@ -179,7 +186,9 @@ def main(arguments: list[str] | None = None) -> int:
 def tell(table: list[dict[str, Any]]) -> str:
     """Returns the table, a line for each kind and mode; seconds are from a kill until all ranks
     have made the killed step."""
-    lines = ["kind     mode     kills healed restarts  same  median  worst s  CPU ms a step"]
+    lines = [
+        "kind     mode     kills healed restarts  same  median  worst s  ms a step: CPU  clock"
+    ]
     for kind, mode in dict.fromkeys((row["kind"], row["mode"]) for row in table):
         rows = [row for row in table if (row["kind"], row["mode"]) == (kind, mode)]
         kills, healed, declined = (
@@ -189,14 +198,15 @@ def tell(table: list[dict[str, Any]]) -> str:
         took = sorted(s for row in rows for s in row["next_step_s"] if s is not None) or [math.nan]
         lines.append(
             f"{kind:8} {mode:8} {kills:5} {healed:6} {declined:8} {same:>5} "
-            f"{took[len(took) // 2]:7.1f} {took[-1]:8.1f} {_typical(rows):14.1f}"
+            f"{took[len(took) // 2]:7.1f} {took[-1]:8.1f} {_typical(rows, 'cpu_ms'):14.2f} "
+            f"{_typical(rows, 'clock_ms'):6.1f}"
         )
     return "\n".join(lines)
 
 
-def _typical(rows: list[dict[str, Any]]) -> float:
+def _typical(rows: list[dict[str, Any]], what: str) -> float:
     """The median over ranks and trainings of their median step."""
-    known = sorted(ms for row in rows for ms in row["cpu_ms"] if ms is not None)
+    known = sorted(ms for row in rows for ms in row[what] if ms is not None)
     return known[len(known) // 2] if known else math.nan
 
 

@@ -9,6 +9,7 @@ What all got alike is kept in parts, one a rank: who comes back reads the logs o
 from __future__ import annotations
 
 import enum
+import marshal
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -130,7 +131,7 @@ class Collectives:
         self._heals = heals
         self._steps_done = steps_done
         self._kept: dict[str, list[_Kept]] = {}
-        self._pieces: dict[int, dict[tuple[int, int], torch.Tensor]] = {}
+        self._pieces: dict[int, dict[tuple[int, int], memoryview]] = {}
         self._section: CollectivesLog | None = None
         self._entries: list[Entry] = []
         self._at = 0
@@ -379,7 +380,7 @@ class Collectives:
         if (entry.signature, entry.checksum) != (kept.signature, kept.checksum):
             self.fail("what it gives to a collective is not what its rank gave")
         pieces = self._pieces_of(kept, section.bytes_of(entry))
-        if pieces is not None and fill_from_bytes(kept.call.gets, torch.cat(pieces)):
+        if pieces is not None and fill_from_bytes(kept.call.gets, b"".join(pieces)):
             return True
         if self._at < len(self._entries):
             self.fail("another rank has not kept its part of a collective")
@@ -388,12 +389,12 @@ class Collectives:
         self._ends_answers()
         return False
 
-    def _pieces_of(self, kept: _Kept, own: torch.Tensor) -> list[torch.Tensor] | None:
+    def _pieces_of(self, kept: _Kept, own: memoryview) -> list[memoryview] | None:
         """Returns what the ranks have kept of it, in their order; None if one has nothing."""
         operation, wanted = kept.call.operation, (kept.signature, kept.number)
         if operation is None or operation.keeps is Keeps.ALL:
             return [own]
-        found: list[torch.Tensor] = []
+        found = []
         for rank in torch.distributed.get_process_group_ranks(kept.call.group):
             if rank not in self._pieces:
                 self._pieces[rank] = {
@@ -438,7 +439,7 @@ class Collectives:
         if entry is None or section is None:
             self._log_message(_OWN, message)
             return message, None
-        own = section.read(entry)
+        own = bytes(section.bytes_of(entry))
         if entry.signature != _OWN or not is_same(own, message):
             self.fail("its step is not what its rank had recorded")
         following = self._next_entry()
@@ -446,11 +447,11 @@ class Collectives:
             return own, None
         if following.signature != _ALL:
             self.fail("its log is damaged")
-        return own, _unjoined(section.read(following))
+        return own, list(marshal.loads(section.bytes_of(following)))
 
     def message_ended(self, told: Sequence[bytes]) -> None:
         """All ranks have told this one something."""
-        self._log_message(_ALL, _joined(told))
+        self._log_message(_ALL, marshal.dumps(list(told)))
 
     # --- cost --------------------------------------------------------------------------------
 
@@ -479,18 +480,3 @@ class Collectives:
 
 def _is_gloo(group: Any) -> bool:
     return isinstance(group._get_backend(_PROCESSOR), Gloo.own)
-
-
-def _joined(told: Sequence[bytes]) -> bytes:
-    sizes = b"".join(len(each).to_bytes(8, "little") for each in told)
-    return len(told).to_bytes(8, "little") + sizes + b"".join(told)
-
-
-def _unjoined(data: bytes) -> list[bytes]:
-    count = int.from_bytes(data[:8], "little")
-    at, told = 8 * (1 + count), []
-    for number in range(count):
-        size = int.from_bytes(data[8 * (1 + number) : 8 * (2 + number)], "little")
-        told.append(data[at : at + size])
-        at += size
-    return told

@@ -69,10 +69,9 @@ class CollectivesLog:
             self._memory = mmap.mmap(descriptor, size)
         finally:
             os.close(descriptor)
-        self._bytes = torch.frombuffer(self._memory, dtype=torch.uint8)
-        self._address = self._bytes.data_ptr()
-        # A memoryview of "Q" stores all eight bytes at once.
-        self._words = memoryview(self._memory).cast("Q")
+        self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
+        self._bytes = memoryview(self._memory)
+        self._words = self._bytes.cast("Q")  # which stores all eight bytes at once
         self._used: int
         magic, step, self._used = LOG_HEAD.unpack_from(self._memory, 0)
         self.step = int(step) if magic == LOG_MAGIC else _NOT_BEGUN
@@ -173,25 +172,22 @@ class CollectivesLog:
             yield Entry(signature, number, checksum, start, length)
             at = _aligned(start + length)
 
-    def read(self, entry: Entry) -> bytes:
-        """Returns what a message of plain bytes held."""
-        return bytes(self._memory[entry.at : entry.at + entry.length])
-
-    def bytes_of(self, entry: Entry) -> torch.Tensor:
+    def bytes_of(self, entry: Entry) -> memoryview:
         """Returns what an entry holds; the log's own memory."""
         return self._bytes[entry.at : entry.at + entry.length]
 
 
 @torch.no_grad()
-def fill_from_bytes(tensors: Sequence[torch.Tensor], data: torch.Tensor) -> bool:
+def fill_from_bytes(tensors: Sequence[torch.Tensor], data: bytes | memoryview) -> bool:
     """Writes these bytes into `tensors`; returns whether they have their size."""
-    if sum(tensor.nbytes for tensor in tensors) != data.nbytes:
+    if sum(tensor.nbytes for tensor in tensors) != len(data):
         return False
     at = 0
     for tensor in tensors:
-        held = data[at : at + tensor.nbytes].clone()  # what other dtypes can be seen in
+        if tensor.nbytes:
+            held = bytearray(data[at : at + tensor.nbytes])
+            tensor.copy_(torch.frombuffer(held, dtype=tensor.dtype).view(tensor.shape))
         at += tensor.nbytes
-        tensor.copy_(held.view(tensor.dtype).view(tensor.shape))
     return True
 
 

@@ -5,7 +5,7 @@ Each is made of the collective of the group that it stands for, and is over when
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -44,13 +44,6 @@ def _seen() -> Iterator[None]:
         yield
 
 
-def _options(kind: str, **values: Any) -> Any:
-    made = getattr(torch._C._distributed_c10d, kind)()
-    for name, value in values.items():
-        setattr(made, name, value)
-    return made
-
-
 def _group(name: str) -> Any:
     c10d: Any = torch._C._distributed_c10d
     return c10d._resolve_process_group(name)
@@ -60,37 +53,32 @@ def _operator(name: str) -> Any:
     return getattr(torch.distributed.ReduceOp, name.upper())
 
 
+@_seen()
 def _all_reduce(tensor: torch.Tensor, op: str, name: str) -> torch.Tensor:
-    with _seen():
-        options = _options("AllreduceOptions", reduceOp=_operator(op))
-        _group(name).allreduce([tensor], options).wait()
+    _group(name).allreduce([tensor], _operator(op)).wait()
     return tensor
 
 
+@_seen()
 def _broadcast(tensor: torch.Tensor, source: int, name: str) -> torch.Tensor:
-    with _seen():
-        options = _options("BroadcastOptions", rootRank=source)
-        _group(name).broadcast([tensor], options).wait()
+    _group(name).broadcast(tensor, source).wait()
     return tensor
 
 
+@_seen()
 def _all_gather(given: torch.Tensor, size: int, name: str) -> torch.Tensor:
-    got = _like(given, [given.shape[0] * size, *given.shape[1:]])
-    with _seen():
-        _group(name)._allgather_base(got, given.contiguous()).wait()
+    got = given.new_empty([given.shape[0] * size, *given.shape[1:]])
+    _group(name)._allgather_base(got, given.contiguous()).wait()
     return got
 
 
+@_seen()
 def _reduce_scatter(given: torch.Tensor, op: str, size: int, name: str) -> torch.Tensor:
-    got = _like(given, [given.shape[0] // size, *given.shape[1:]])
-    with _seen():
-        options = _options("ReduceScatterOptions", reduceOp=_operator(op))
-        _group(name)._reduce_scatter_base(got, given.contiguous(), options).wait()
+    got = given.new_empty([given.shape[0] // size, *given.shape[1:]])
+    options = torch.distributed.ReduceScatterOptions()
+    options.reduceOp = _operator(op)
+    _group(name)._reduce_scatter_base(got, given.contiguous(), options).wait()
     return got
-
-
-def _like(given: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
-    return torch.empty(shape, dtype=given.dtype, device=given.device)
 
 
 def _copy(given: torch.Tensor) -> torch.Tensor:

@@ -82,29 +82,15 @@ class Call:
         is_plain: all of them are dense ones of the processor.
     """
 
-    __slots__ = (
-        "arguments",
-        "gets",
-        "gives",
-        "group",
-        "is_in_place",
-        "is_plain",
-        "name",
-        "operation",
-    )
-
     def __init__(self, name: str, arguments: Sequence[Any]) -> None:
         self.name, self.arguments = name, arguments
         self.operation = operation = KEPT.get(name)
-        self.group: Any = _unbox(arguments[_group_place(name)])
+        self.group: Any = torch.distributed.ProcessGroup.unbox(arguments[_group_place(name)])
         gives, gets = (None, None) if operation is None else (operation.gives, operation.gets)
         self.gives = [] if gives is None else _tensors(arguments[gives])
         self.is_in_place = gives == gets
         self.gets = self.gives if gets is None or self.is_in_place else _tensors(arguments[gets])
-        self.is_plain = True
-        for tensor in (*self.gives, *self.gets):
-            if not tensor.is_cpu or tensor.layout != torch.strided:
-                self.is_plain = False
+        self.is_plain = all(map(_is_plain, (*self.gives, *self.gets)))
 
     def signature(self, group: str) -> int:
         """Returns one number for the operation, its group, shapes and plain arguments."""
@@ -149,7 +135,8 @@ class Call:
         """Returns what the operation returns, its work done."""
         future: Any = torch._C.Future([])
         future.set_result(self.gets)
-        work = _c10d._create_work_from_future(future).boxed()
+        c10d: Any = torch._C._distributed_c10d
+        work = c10d._create_work_from_future(future).boxed()
         return work if _returns(self.name) == 1 else (self.arguments[0], work)
 
 
@@ -158,10 +145,6 @@ def fill(tensors: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> Non
     """Copies each value into its tensor."""
     for tensor, value in zip(tensors, values, strict=True):
         tensor.copy_(value)
-
-
-_unbox = torch.distributed.ProcessGroup.unbox
-_c10d: Any = torch._C._distributed_c10d
 
 
 @functools.cache
@@ -183,6 +166,11 @@ def _returns(name: str) -> int:
 @functools.lru_cache(maxsize=1024)
 def _number_of(*what: Any) -> int:
     return xxhash.xxh3_64_intdigest(repr(what).encode())
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    is_dense = tensor.is_cpu and tensor.layout is torch.strided
+    return is_dense and not tensor.is_conj() and not tensor.is_neg()
 
 
 def _tensors(found: Any) -> list[torch.Tensor]:

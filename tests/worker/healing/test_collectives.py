@@ -76,6 +76,22 @@ class FakeCall:
         return self.gets
 
 
+class FakeGather(FakeCall):
+    """Gathers 1 of the first rank and 2 of the second."""
+
+    def __init__(self, *, rank: int) -> None:
+        super().__init__(rank + 1.0, name="_allgather_base_", rank=rank)
+        self.is_in_place, self.got = False, torch.zeros(2)
+
+    @property
+    def gets(self) -> list[torch.Tensor]:
+        return [self.got]
+
+    def make(self, group: Any) -> None:
+        self.made_in.append(group)
+        self.got.copy_(torch.tensor([1.0, 2.0]))
+
+
 class FakeLinks:
     """Connections to another rank, which has `completed` so many collectives of the group."""
 
@@ -199,6 +215,22 @@ def test_a_rank_that_comes_back_is_answered_and_then_takes_part(memory: HealingM
     assert [len(call.made_in) for call in calls] == [0, 0, 1]
     assert (repeats, collectives.repeats, collectives.mode) == (True, False, Mode.MADE)
     assert collectives.called == collectives.completed == {WORLD: 4}
+
+
+def test_of_what_is_gathered_each_rank_keeps_what_it_gave(memory: HealingMemory) -> None:
+    for rank in (0, 1):
+        before = collectives_in(memory, FakeLinks(), rank=rank)
+        before.state_kept(1, 8, 1 << 20)
+        before.handle(FakeGather(rank=rank))  # type: ignore[arg-type]
+    collectives = collectives_in(memory, FakeLinks(), heals=True)
+    collectives.catch_up(8, {})
+    call = FakeGather(rank=0)
+
+    collectives.handle(call)  # type: ignore[arg-type]
+
+    assert (call.got.tolist(), call.made_in) == ([1.0, 2.0], [])
+    (entry,) = CollectivesLog(memory.places["logs"]["1"][1]).entries()
+    assert entry.length == call.tensor.nbytes
 
 
 def test_what_another_rank_has_not_completed_is_made_by_all(memory: HealingMemory) -> None:
