@@ -52,6 +52,8 @@ from supervisor.training_state.registry import Registry
 from supervisor.training_state.rng import RngState
 from supervisor.training_state.tensors import (
     bytes_of,
+    copied_together,
+    is_small,
     local,
     outside_autograd,
     storage_of,
@@ -371,7 +373,8 @@ def write_state(folder: Path, state: Mapping[str, Any]) -> Path:
         tensors = {id(t): t for t in tensors_within(dict(state))}.values()
         for tensor in tensors:
             viewed[storage_of(tensor) or 0] += tensor.numel() * tensor.element_size()
-        compact = _compact(dict(state), "state", state_pickle.packed(tensors, viewed), viewed)
+        done = copied_together(t for t in tensors if is_small(t) and _is_alone(t, viewed))
+        compact = _compact(dict(state), "state", done, viewed)
         with open_private(path, "wb") as file:
             torch.save(compact, file, pickle_module=state_pickle)
     return path
@@ -410,6 +413,12 @@ def read_state(folder: Path) -> dict[str, Any]:
             "update training-supervisor"
         )
     return state
+
+
+def _is_alone(tensor: torch.Tensor, viewed: Mapping[int, int]) -> bool:
+    """Whether no other tensor of the state lies in its memory, nor anything else."""
+    storage = tensor.untyped_storage()
+    return tensor.nbytes == storage.nbytes() == viewed.get(storage.data_ptr())
 
 
 def _compact(

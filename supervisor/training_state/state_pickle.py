@@ -2,29 +2,21 @@
 
     torch.save(state, file, pickle_module=state_pickle)
 
-Python's pickler calls a function of torch's for each of the 21 objects that a tensor consists of,
-and `torch.save` makes an entry in the file for each tensor's memory. `packed` gives small tensors
-one memory together. `torch.load`, with ``weights_only=True`` as well, reads what this writes.
+Python's pickler calls a function of torch's for each of the 21 objects that a tensor consists of;
+here it is called once a memory. `torch.load`, with ``weights_only=True`` as well, reads what this
+writes.
 """
 
 from __future__ import annotations
 
 import pickle
 import struct
-from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
 
-SMALL = 1024
-"""Bytes of a tensor up to which it shares memory with others."""
-_DTYPES = frozenset(
-    {
-        *(torch.float64, torch.float32, torch.float16, torch.bfloat16),
-        *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool),
-    }
-)
-"""Those that torch pickles with a class of storage."""
+from supervisor.training_state.tensors import ORDINARY_TYPES
+
 _REBUILD = ("torch._utils", "_rebuild_tensor_v2")
 _HOOKS = ("collections", "OrderedDict")
 
@@ -37,7 +29,6 @@ class Pickler:
         self._out = [pickle.PROTO + b"\x02"]
         self._places: dict[Any, bytes] = {}
         self._layouts: dict[Any, bytes] = {}
-        self._kept: list[torch.Tensor] = []  # no id comes twice
 
     def persistent_id(self, value: Any) -> Any:
         """Names a storage; torch's is called in its place."""
@@ -89,7 +80,9 @@ class Pickler:
         if place is not None:
             self._out.append(place)
             return
-        is_plain = tensor.layout is torch.strided and tensor.dtype in _DTYPES and tensor.is_cpu
+        is_plain = (
+            tensor.layout is torch.strided and tensor.dtype in ORDINARY_TYPES and tensor.is_cpu
+        )
         if not is_plain or tensor.requires_grad or tensor.is_neg():
             raise _Unknown
         self._put_class(*_REBUILD)
@@ -106,7 +99,6 @@ class Pickler:
         self._out.append(found + pickle.NEWFALSE)
         self._put_class(*_HOOKS)
         self._out.append(pickle.EMPTY_TUPLE + pickle.REDUCE + pickle.TUPLE + pickle.REDUCE)
-        self._kept.append(tensor)
         self._remember(id(tensor))
 
     def _put_storage(self, tensor: torch.Tensor) -> None:
@@ -169,35 +161,3 @@ def _number(value: int) -> bytes:
     if len(data) > 255:
         raise _Unknown
     return pickle.LONG1 + bytes([len(data)]) + data
-
-
-def packed(
-    tensors: Collection[torch.Tensor], viewed: Mapping[int, int]
-) -> dict[int, tuple[torch.Tensor, torch.Tensor]]:
-    """Returns id → a small tensor of the CPU and its copy; those of one type share their memory.
-
-    Args:
-        tensors: each once.
-        viewed: address of a storage → bytes that `tensors` have of it. Where they are more than
-            one tensor's, memory that is shared stays so.
-    """
-    by_type: dict[torch.dtype, list[torch.Tensor]] = {}
-    for tensor in tensors:
-        if (
-            type(tensor) in (torch.Tensor, torch.nn.Parameter)
-            and tensor.layout is torch.strided
-            and tensor.is_cpu
-            and 0 < (size := tensor.nbytes) <= SMALL
-            and tensor.dtype in _DTYPES
-            and tensor.is_contiguous()
-            and not tensor.is_neg()
-        ):
-            storage = tensor.untyped_storage()
-            if size == storage.nbytes() == viewed.get(storage.data_ptr()):
-                by_type.setdefault(tensor.dtype, []).append(tensor)
-    found: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-    for alike in by_type.values():
-        together = torch._C._nn.flatten_dense_tensors(alike)
-        views = torch._C._nn.unflatten_dense_tensors(together, alike)
-        found.update(zip(map(id, alike), zip(alike, views, strict=True), strict=True))
-    return found
