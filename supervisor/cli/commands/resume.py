@@ -36,13 +36,7 @@ EXIT_CODES = TRAINING_EXIT_CODES
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "run",
-        metavar="RUN",
-        type=option_values.path,
-        nargs="?",
-        help="a run directory (default: the newest in runs/ that can be continued)",
-    )
+    option_values.add_run(parser, "the newest in runs/ that can be continued")
     parser.add_argument(
         "--from",
         dest="resume_from",
