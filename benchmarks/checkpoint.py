@@ -7,7 +7,8 @@ supervisor's own checkpointer, by ``torch.save``, and by ``torch.distributed.che
 round after round. `stall` is the time until the training may go on, `durable` until an fsync has
 returned, `restore` from the file to the live model and optimizer. Beside them stands one copy of as
 many bytes within memory that was in use before: no stall can be shorter. Medians over the rounds;
-the first round, which still makes its buffers, is left out.
+the first round, which still makes its buffers, is left out. Where other work shares the machine,
+the shortest stall by the shortest copy says more.
 """
 
 from __future__ import annotations
@@ -241,6 +242,7 @@ def measure(size_mb: int, rounds: int, folder: Path) -> dict[str, object]:
         "memcpy_ms": memcpy,
         "ms": rows,
         "stall_over_memcpy": rows[ours.name]["stall"] / memcpy,
+        "least_over_least": min(times["stall"] for times in taken[ours.name][1:]) / min(copies[1:]),
     }
 
 
@@ -272,8 +274,14 @@ def main() -> None:
         finally:
             shutil.rmtree(folder)
         show(results[-1])
-    worst = max(float(str(found["stall_over_memcpy"])) for found in results)
-    print(f"\nstall of the supervisor: at most {worst:.2f} copies in memory (goal: 1.2)")
+    worst, least = (
+        max(float(str(found[name])) for found in results)
+        for name in ("stall_over_memcpy", "least_over_least")
+    )
+    print(
+        f"\nstall of the supervisor: at most {worst:.2f} copies in memory (goal: 1.2); "
+        f"shortest stalls by shortest copies: at most {least:.2f}"
+    )
     if options.json:
         options.json.write_text(json.dumps(results, indent=2))
 

@@ -47,6 +47,18 @@ FALLBACK_NAMES = ("approximate", "start")
 EARLIER_FALLBACKS = ("first_step",)
 """Of older configs: what it did is part of each fast-forward now."""
 
+_WORDS: Mapping[tuple[str, str], tuple[str, tuple[str, ...], tuple[str, ...]]] = {
+    ("by_cause", ""): ("action", ACTION_NAMES, EARLIER_ACTIONS),
+    ("rungs", "actions"): ("action", ACTION_NAMES, EARLIER_ACTIONS),
+    ("rungs", "causes"): ("cause", CAUSE_NAMES, EARLIER_CAUSES),
+    ("notify", "events"): ("event", NOTICE_EVENTS, ()),
+    ("notify", "security"): ("security", SECURITIES, ()),
+    ("restart", "healing"): ("healing", HEALINGS, ()),
+    ("device", "late_reads"): ("word", LATE_READS, ()),
+    ("fast_forward", "fallbacks"): ("fallback", FALLBACK_NAMES, EARLIER_FALLBACKS),
+}
+"""Section and field → what its texts are, those that are known, and those of earlier versions."""
+
 LIMITS: Mapping[str, tuple[float, float]] = {
     "at": (0.0, 1.0),
     "alarm_threshold": (0.0, 1.0),
@@ -230,33 +242,11 @@ def _scalar_problems(value: Any, kind: Any, path: KeyPath) -> Iterator[Problem]:
             limit = f"at least {low:g}" if is_open else f"from {low:g} to {high:g}"
             yield Problem(path=path, message=_expected(f"{words} {limit}", value))
     elif kind is str:
-        if section == "by_cause" or (section == "rungs" and field == "actions"):
-            if value not in (*ACTION_NAMES, *EARLIER_ACTIONS):
-                yield Problem(path=path, message=_unknown("action", str(value), ACTION_NAMES))
-        elif section == "notify" and field == "events":
-            if value not in NOTICE_EVENTS:
-                yield Problem(path=path, message=_unknown("event", str(value), NOTICE_EVENTS))
-        elif section == "restart" and field == "healing":
-            if value not in HEALINGS:
-                yield Problem(path=path, message=_unknown("healing", str(value), HEALINGS))
-        elif section == "notify" and field == "security":
-            if value not in SECURITIES:
-                yield Problem(path=path, message=_unknown("security", str(value), SECURITIES))
-        elif section == "device" and field == "late_reads":
-            if value not in LATE_READS:
-                yield Problem(path=path, message=_unknown("word", str(value), LATE_READS))
-        elif (
-            section == "rungs"
-            and field == "causes"
-            and (value not in (*CAUSE_NAMES, *EARLIER_CAUSES))
-        ):
-            yield Problem(path=path, message=_unknown("cause", str(value), CAUSE_NAMES))
-        elif (
-            section == "fast_forward"
-            and field == "fallbacks"
-            and not (value in FALLBACK_NAMES or value in EARLIER_FALLBACKS)
-        ):
-            yield Problem(path=path, message=_unknown("fallback", str(value), FALLBACK_NAMES))
+        what, known, earlier = _WORDS.get(
+            (section, "" if section == "by_cause" else field), ("", (), ())
+        )
+        if what and value not in (*known, *earlier):
+            yield Problem(path=path, message=_unknown(what, str(value), known))
 
 
 def _expected(words: str, value: Any) -> str:

@@ -27,9 +27,9 @@ HOLDS_ITS_KEYS = {
     "worker/outside_draws/outside_draws.py": "the code is kept in its entry",
     "worker/loading/loading_proof.py": "the value is the entry",
     "worker/loading/fingerprint.py": "the value is the entry",
-    "worker/mistakes/kinds/bypassed_wrapper.py": "the module is the entry",
+    "worker/mistakes/kinds/ranks.py": "the module is the entry",
     "worker/mistakes/evidence/loss_graph.py": "the leaf is kept in its entry",
-    "worker/mistakes/kinds/never_graded.py": "the suspects are kept until all is told",
+    "worker/mistakes/kinds/gradients.py": "the suspects are kept until all is told",
 }
 """Files with a table that outlives a call and is keyed by `id()`; what it is the id of lives on."""
 

@@ -69,11 +69,11 @@ def _candidates(before: Sequence[str], current: str) -> Candidates:
         else:
             place += 1
     if waiting is not None:
-        return _values(waiting, before[0])
+        return _values(waiting)
     option, equals, _ = current.partition("=")
     action = parser._option_string_actions.get(option)
     if equals and action is not None:
-        values = _values(action, before[0])
+        values = _values(action)
         return Candidates({f"{option}={value}": why for value, why in values.words.items()})
     if current.startswith("-"):
         return Candidates(dict(_options(parser, given)))
@@ -82,7 +82,7 @@ def _candidates(before: Sequence[str], current: str) -> Candidates:
     positionals = [action for action in parser._actions if not action.option_strings]
     if place >= len(positionals) and positionals and positionals[-1].nargs in ("*", "+"):
         place = len(positionals) - 1
-    return _values(positionals[place], before[0]) if place < len(positionals) else Candidates()
+    return _values(positionals[place]) if place < len(positionals) else Candidates()
 
 
 def _options(parser: argparse.ArgumentParser, given: set[str]) -> Iterator[tuple[str, str]]:
@@ -95,7 +95,7 @@ def _options(parser: argparse.ArgumentParser, given: set[str]) -> Iterator[tuple
                 yield option, (action.help or "").replace("%%", "%")
 
 
-def _values(action: argparse.Action, command: str) -> Candidates:
+def _values(action: argparse.Action) -> Candidates:
     """What an option or a place takes; its metavar tells."""
     name = action.metavar if isinstance(action.metavar, str) else ""
     if action.choices is not None:

@@ -66,10 +66,18 @@ def put_in_places(registry: Registry, saved: Mapping[str, list[int]]) -> None:
 def earlier_gradients(registry: Registry) -> Iterator[torch.Tensor]:
     """Yields a gradient of each optimizer that has any: the first one."""
     for optimizer in registry.optimizers.values():
-        for parameter in optimizer_parameters(optimizer):  # a loop: this is asked at every step
-            if (gradient := parameter.grad) is not None:
-                yield gradient
-                break
+        found = _first_gradient(optimizer)
+        if found is not None:
+            yield found
+
+
+def _first_gradient(optimizer: torch.optim.Optimizer) -> torch.Tensor | None:
+    for group in optimizer.param_groups:  # no list of all: this is asked at every step
+        for parameter in group["params"]:
+            gradient: torch.Tensor | None = parameter.grad
+            if gradient is not None:
+                return gradient
+    return None
 
 
 def capture_gradients(registry: Registry, *, of_optimizers: bool) -> Gradients:

@@ -88,8 +88,8 @@ class Arena:
 
     def like(self, source: torch.Tensor) -> torch.Tensor:
         """Returns memory for a copy of `source`, of its shape, type and order."""
-        is_pinned, size = self._memory.pins(source), _bytes(source)
-        if not self._memory.is_placed(source):
+        size, is_pinned = self._memory.placed(source)
+        if not size:
             return torch.empty_like(source, device="cpu")
         number, begin = self._layout.place(size, is_pinned)
         if number == len(self._slabs):
@@ -122,10 +122,12 @@ class HostMemory:
         """Whether the copy of `source` is to be pinned."""
         return not self._refused and device_copies.on_device(source) and not source.is_sparse
 
-    def is_placed(self, source: torch.Tensor) -> bool:
-        """Whether the copy of `source` lies in a slab; others are left to the heap."""
-        least = 1 if self.pins(source) else SMALL
-        return source.layout == torch.strided and _bytes(source) >= least
+    def placed(self, source: torch.Tensor) -> tuple[int, bool]:
+        """Bytes that the copy of `source` takes of a slab, or 0: it is left to the heap; and
+        whether it is to be pinned."""
+        is_pinned, size = self.pins(source), _bytes(source)
+        is_small = not is_pinned and size < SMALL
+        return 0 if is_small or source.layout != torch.strided else size, is_pinned
 
     def needed(self, tensors: Iterable[torch.Tensor]) -> dict[bool, int]:
         """Bytes for copies of them, by whether they are to be pinned."""
@@ -144,11 +146,12 @@ class HostMemory:
         that."""
         needed = self.needed(tensors)
         layout, size = Layout(needed), sum(needed.values())
-        for tensor in tensors:
-            if self.is_placed(tensor):
-                layout.place(_bytes(tensor), self.pins(tensor))
         if self.is_making or not copies or size < AHEAD:
             return False
+        for tensor in tensors:
+            placed, is_pinned = self.placed(tensor)
+            if placed:
+                layout.place(placed, is_pinned)
         self.rounding = max(1.0, sum(slab for slab, _ in layout.slabs) / size)
         self._wanted, self._slabs = layout.slabs * copies, len(layout.slabs)
         threading.Thread(target=self._make, name="supervisor-memory", daemon=True).start()

@@ -20,7 +20,7 @@ from supervisor.training_state.device_copies import DONE, Copying
 from supervisor.training_state.host_memory import HOST_MEMORY, Arena
 from supervisor.training_state.tensors import local, outside_autograd
 
-_ORDINARY = (torch.Tensor, torch.nn.Parameter)
+_ORDINARY = frozenset({torch.Tensor, torch.nn.Parameter})
 _SCALARS = frozenset({bool, int, float, str, type(None)})
 
 
@@ -190,10 +190,13 @@ def _tensors(state: Mapping[str, Any]) -> list[torch.Tensor]:
         value = waiting.pop()
         if isinstance(value, torch.Tensor):
             found[id(value)] = value
-        elif isinstance(value, dict):
-            waiting += [item for item in reversed(value.values()) if type(item) not in _SCALARS]
-        elif isinstance(value, (list, tuple)) and not _SCALARS.issuperset(map(type, value)):
-            waiting += reversed(value)
+        elif isinstance(value, (dict, list, tuple)):
+            items = value.values() if isinstance(value, dict) else value
+            kinds = set(map(type, items))
+            if kinds.issubset(_ORDINARY):  # nearly all tensors are in such a dict
+                found.update(zip(map(id, items), items, strict=True))
+            elif not kinds.issubset(_SCALARS):
+                waiting += [item for item in reversed(items) if type(item) not in _SCALARS]
     return [t if type(t) in _ORDINARY else local(t) for t in found.values()]
 
 

@@ -36,7 +36,13 @@ import xxhash
 
 from supervisor.errors import CheckpointDamaged, CheckpointError, StateTorn, pass_on
 from supervisor.storage.files.private_files import open_private
-from supervisor.training_state import device_copies, gradients, model_state, optimizer_state
+from supervisor.training_state import (
+    device_copies,
+    gradients,
+    model_state,
+    optimizer_state,
+    state_pickle,
+)
 from supervisor.training_state import own_methods as scaler_state
 from supervisor.training_state import plain_form as plain_form
 from supervisor.training_state.model_state import module_attributes, put_back_attributes
@@ -46,9 +52,12 @@ from supervisor.training_state.registry import Registry
 from supervisor.training_state.rng import RngState
 from supervisor.training_state.tensors import (
     bytes_of,
+    copied_together,
+    is_small,
     local,
     outside_autograd,
     storage_of,
+    tensors_within,
     walk,
     walk_tensors,
 )
@@ -56,6 +65,9 @@ from supervisor.training_state.tensors import (
 FORMAT = 1
 ROLLBACK_PARTS = frozenset({"models", "optimizers", "scalers", "tracked"})
 """What a rollback in place restores; schedulers, counters and RNG follow the user's loop."""
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_SMALL, _TOGETHER = 4096, 512
+"""Bytes of a tensor, on average, up to which so many are copied to be looked at together."""
 Objects = list[tuple[str, Any, Any]]
 """Name, live object, and what was saved of it."""
 
@@ -275,7 +287,10 @@ def is_finite(state: Mapping[str, Any]) -> tuple[bool, str]:
     Buffers may hold infinities (attention masks do) but no NaN.
     """
     bounds: list[tuple[str, bool, torch.Tensor]] = []
+    checked = [state.get(part, {}) for part in ("models", "optimizers", "tracked")]
     with outside_autograd():
+        if _are_small_and_finite(tensors_within(checked)):
+            return True, ""
         for model, tensors in state.get("models", {}).items():
             buffers = set(state.get("buffers", {}).get(model, ()))
             unwritten = state.get("unwritten", {}).get(model, ())
@@ -291,6 +306,24 @@ def is_finite(state: Mapping[str, Any]) -> tuple[bool, str]:
             if low != low or (not infinite_allowed and max(-low, high) == float("inf")):
                 return False, name
     return True, ""
+
+
+def _are_small_and_finite(tensors: list[torch.Tensor]) -> bool:
+    """Whether all are finite, where nearly all are small: these are looked at together."""
+    by_type: dict[torch.dtype, list[torch.Tensor]] = {}
+    for tensor in tensors:
+        if tensor.is_floating_point():
+            is_plain = type(tensor) in _PLAIN and tensor.layout is torch.strided
+            if not (is_plain and tensor.is_cpu and tensor.element_size() > 1):
+                return False  # 8-bit floats know no comparison
+            by_type.setdefault(tensor.dtype, []).append(tensor)
+    if sum(tensor.nbytes for alike in by_type.values() for tensor in alike) > _SMALL * len(tensors):
+        return False
+    return all(
+        bool(torch._C._nn.flatten_dense_tensors(alike[start : start + _TOGETHER]).isfinite().all())
+        for alike in by_type.values()
+        for start in range(0, len(alike), _TOGETHER)
+    )
 
 
 def _append_bounds(
@@ -327,6 +360,7 @@ def write_state(folder: Path, state: Mapping[str, Any]) -> Path:
     """Writes ``state.pt`` into `folder` (private, not yet flushed to disk); returns its path.
 
     Tensor by tensor: none of another device, and no copy of the whole, lies in memory meanwhile.
+    Small tensors have one memory together in the file.
     The owner of `folder` takes care of checksums, staging and flushing.
 
     Raises:
@@ -336,11 +370,13 @@ def write_state(folder: Path, state: Mapping[str, Any]) -> Path:
     path = folder / STATE_FILE
     with outside_autograd():
         viewed: Counter[int] = Counter()
-        for tensor in {id(t): t for _, t in walk_tensors(dict(state))}.values():
+        tensors = {id(t): t for t in tensors_within(dict(state))}.values()
+        for tensor in tensors:
             viewed[storage_of(tensor) or 0] += tensor.numel() * tensor.element_size()
-        compact = _compact(dict(state), "state", {}, viewed)
+        done = copied_together(t for t in tensors if is_small(t) and _is_alone(t, viewed))
+        compact = _compact(dict(state), "state", done, viewed)
         with open_private(path, "wb") as file:
-            torch.save(compact, file)
+            torch.save(compact, file, pickle_module=state_pickle)
     return path
 
 
@@ -379,12 +415,19 @@ def read_state(folder: Path) -> dict[str, Any]:
     return state
 
 
+def _is_alone(tensor: torch.Tensor, viewed: Mapping[int, int]) -> bool:
+    """Whether no other tensor of the state lies in its memory, nor anything else."""
+    storage = tensor.untyped_storage()
+    return tensor.nbytes == storage.nbytes() == viewed.get(storage.data_ptr())
+
+
 def _compact(
     value: Any, where: str, done: dict[int, tuple[Any, torch.Tensor]], viewed: Mapping[int, int]
 ) -> Any:
     """Copies tensors that are small views of large storages, unless others view the rest of it.
 
     Args:
+        done: id of a tensor → it and its copy; those of small ones are there.
         viewed: address of a storage → bytes that the state's tensors have of it.
     """
     if isinstance(value, torch.Tensor):
@@ -398,7 +441,10 @@ def _compact(
         return done[id(value)][1]
     if isinstance(value, dict):
         return {
-            key: _compact(item, f"{where}[{key!r}]", done, viewed) for key, item in value.items()
+            key: done[id(item)][1]
+            if id(item) in done
+            else _compact(item, f"{where}[{key!r}]", done, viewed)
+            for key, item in value.items()
         }
     if type(value) in (list, tuple):
         return type(value)(_compact(item, f"{where}[..]", done, viewed) for item in value)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import zip_longest
 from typing import Any
 
@@ -79,6 +79,45 @@ def memory_of(tensor: torch.Tensor) -> memoryview:
     memory: Any = (ctypes.c_ubyte * size).from_address(tensor.data_ptr())
     memory.owner = tensor
     return memoryview(memory).cast("B")
+
+
+ORDINARY_TYPES = frozenset(
+    {
+        *(torch.float64, torch.float32, torch.float16, torch.bfloat16),
+        *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool),
+    }
+)
+"""Those that all of torch knows, and that it pickles with a class of storage of their own."""
+SMALL = 1024
+"""Bytes of a tensor up to which its copy may share memory with others."""
+Copies = dict[int, tuple[torch.Tensor, torch.Tensor]]
+"""Id of a tensor → it, so that nothing else gets its id, and its copy."""
+
+
+def is_small(tensor: torch.Tensor) -> bool:
+    """Whether it is for `copied_together`: ordinary, contiguous, on the CPU, and not empty."""
+    return (
+        (type(tensor) is torch.Tensor or type(tensor) is torch.nn.Parameter)
+        and tensor.layout is torch.strided
+        and tensor.is_cpu
+        and 0 < tensor.nbytes <= SMALL
+        and tensor.is_contiguous()
+        and tensor.dtype in ORDINARY_TYPES
+        and not tensor.is_neg()
+    )
+
+
+def copied_together(tensors: Iterable[torch.Tensor]) -> Copies:
+    """Copies small tensors; those of one type lie in one memory, and cost 1 us each."""
+    by_type: dict[torch.dtype, list[torch.Tensor]] = {}
+    for tensor in tensors:
+        by_type.setdefault(tensor.dtype, []).append(tensor)
+    found: Copies = {}
+    for alike in by_type.values():
+        together = torch._C._nn.flatten_dense_tensors(alike)
+        views = torch._C._nn.unflatten_dense_tensors(together, alike)
+        found.update(zip(map(id, alike), zip(alike, views, strict=True), strict=True))
+    return found
 
 
 def write_into(target: torch.Tensor, saved: torch.Tensor) -> None:

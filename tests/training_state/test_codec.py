@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import stat
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -86,3 +87,47 @@ def test_a_newer_format_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(CheckpointError, match="update training-supervisor"):
         read_state(tmp_path)
+
+
+def test_small_tensors_share_memory_in_the_file_and_are_what_they_were(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    tied, wide = torch.randn(3), torch.randn(4, 6)
+    many = [torch.randn(4, 4) for _ in range(100)]
+    held = {
+        **{"tied": tied, "twice": [tied, (tied,)], "turned": wide.t(), "part": wide[1:, 2:]},
+        **{"number": torch.tensor(7), "empty": torch.empty(0, 3), "half": torch.ones(2).half()},
+        **{"flags": torch.tensor([True, False]), "long": torch.randn(1000), "many": many},
+        **{"plain": [None, True, 3, -(1 << 40), 1.5, float("nan"), "wörter", (), {}, []]},
+    }
+    state = {"format": FORMAT, "held": held}
+
+    path = write_state(tmp_path, state)
+    found = read_state(tmp_path)
+
+    assert digest(found) == digest(state)
+    assert found["held"]["twice"][0] is found["held"]["tied"] is found["held"]["twice"][1][0]
+    assert found["held"]["turned"].stride() == wide.t().stride()
+    assert found["held"]["part"].untyped_storage().data_ptr() == (
+        found["held"]["turned"].untyped_storage().data_ptr()
+    )
+    assert found["held"]["plain"][:5] == [None, True, 3, -(1 << 40), 1.5]
+    assert len(zipfile.ZipFile(path).namelist()) < 20
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [torch.ones(2, dtype=torch.complex64), torch.ones(2).to(torch.uint16)],
+    ids=["complex", "uint16"],
+)
+def test_a_tensor_of_an_unusual_kind_is_written_by_torch_beside_small_ones(
+    odd: torch.Tensor, tmp_path: Path
+) -> None:
+    held = {"first": torch.ones(3), "odd": odd, "last": torch.zeros(3)}
+
+    write_state(tmp_path, {"format": FORMAT, "held": held})
+    found = read_state(tmp_path)["held"]
+
+    assert found["odd"].dtype is odd.dtype
+    assert torch.equal(found["odd"], odd)
+    assert torch.equal(found["first"], held["first"])
+    assert torch.equal(found["last"], held["last"])

@@ -1,8 +1,4 @@
-"""Repeats captured steps and shows what made them anomalous.
-
-Only the user's script knows model and loss, so the script itself is fast-forwarded to the
-checkpoint before the anomaly and repeats the step under inspection.
-"""
+"""Repeats captured steps and shows what made them anomalous."""
 
 from __future__ import annotations
 
@@ -10,7 +6,8 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -41,6 +38,10 @@ from supervisor.storage.files.private_files import write_json
 from supervisor.storage.journal.journal import read_journal
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.flight_reader import read_group_steps
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 
 BUDGET_S = 600.0
 MIN_REPLAY_S = 5.0
@@ -219,8 +220,6 @@ def _write(rundir: RunDirectory, analysis: Analysis, rows: np.ndarray, *, visual
         write_json(folder / f"step_{anomaly.step}.json", asdict(anomaly))
     write_json(folder / "summary.json", analysis.to_dict() | {"left_out": analysis.left_out})
     if visualize:
-        from supervisor.analysis.analyze.plots import plot_gradients, plot_overview
-
         plot_overview(rows, analysis.anomalies, folder / "overview.png")
         for anomaly in analysis.anomalies:
             plot_gradients(anomaly, folder / f"step_{anomaly.step}_gradients.png")
@@ -234,3 +233,58 @@ def _all_same(told: Sequence[bool | None]) -> bool | None:
     """Whether all ranks have their captured batches; None where none was captured."""
     known = [is_same for is_same in told if is_same is not None]
     return all(known) if known else None
+
+
+def plot_overview(rows: np.ndarray, anomalies: Sequence[Anomaly], path: Path) -> None:
+    """Draws loss and gradient norm of the run with the anomalous steps marked.
+
+    Raises:
+        OSError: `path` cannot be written.
+    """
+    figure = _figure(9.0, 5.0)
+    for place, (name, title) in enumerate((("loss", "loss"), ("grad_norm", "gradient norm"))):
+        axes = figure.add_subplot(2, 1, place + 1)
+        values = np.where(np.isfinite(rows[name]), rows[name], np.nan)
+        axes.plot(rows["step"], values, linewidth=0.8, color="#444444")
+        for anomaly in anomalies:
+            axes.axvline(anomaly.step, color="#c0392b", linewidth=0.8, linestyle="--")
+        if np.any(values > 0) and not np.any(values <= 0):
+            axes.set_yscale("log")
+        axes.set_ylabel(title)
+    axes.set_xlabel("step")
+    figure.suptitle(f"{len(anomalies)} anomalous steps")
+    _save(figure, path)
+
+
+def plot_gradients(anomaly: Anomaly, path: Path) -> None:
+    """Draws the ten largest gradient norms of one step; those that are not finite as full bars.
+
+    Raises:
+        OSError: `path` cannot be written.
+    """
+    top = anomaly.top_gradients[::-1]
+    finite = [gradient["norm"] for gradient in top if math.isfinite(gradient["norm"])]
+    full = max(finite, default=1.0) or 1.0
+    figure = _figure(8.0, 0.35 * len(top) + 1.4)
+    axes = figure.add_subplot(1, 1, 1)
+    for place, gradient in enumerate(top):
+        norm = gradient["norm"]
+        is_finite = math.isfinite(norm)
+        color = "#2c6fbb" if is_finite else "#c0392b"
+        axes.barh(place, norm if is_finite else full, color=color)
+        axes.text(0, place, f" {norm:.3g}", va="center", fontsize=8)
+    axes.set_yticks(range(len(top)), [gradient["name"] for gradient in top], fontsize=8)
+    axes.set_xlabel("L2 norm of the gradient, before clipping")
+    axes.set_title(f"step {anomaly.step}: loss {anomaly.recomputed_loss:.4g}")
+    _save(figure, path)
+
+
+def _figure(width: float, height: float) -> Figure:
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def _save(figure: Figure, path: Path) -> None:
+    figure.savefig(path, dpi=110)
+    path.chmod(0o600)

@@ -18,13 +18,7 @@ _ENDINGS = {".html": "html", ".htm": "html", ".md": "md", ".json": "json"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "run",
-        metavar="RUN",
-        type=option_values.path,
-        nargs="?",
-        help="a run directory (default: the newest in runs/)",
-    )
+    option_values.add_run(parser, "the newest in runs/")
     parser.add_argument(
         "--against",
         metavar="RUN",

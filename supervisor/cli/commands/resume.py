@@ -14,9 +14,14 @@ from typing import TYPE_CHECKING
 
 from supervisor.cli.options import option_values
 from supervisor.cli.options.command_parser import TRAINING_EXIT_CODES
-from supervisor.cli.options.node_options import node_role_of, run_node
 from supervisor.cli.options.option_values import newest_run, open_run
-from supervisor.cli.options.ranks_options import add_node_rank, add_nproc_option, ranks_again
+from supervisor.cli.options.ranks_options import (
+    add_node_rank,
+    add_nproc_option,
+    node_role_of,
+    ranks_again,
+    run_node,
+)
 from supervisor.cli.options.settings_options import add_set_option, check_detectors
 from supervisor.errors import UsageError
 from supervisor.ranks import RankLaunch
@@ -31,13 +36,7 @@ EXIT_CODES = TRAINING_EXIT_CODES
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "run",
-        metavar="RUN",
-        type=option_values.path,
-        nargs="?",
-        help="a run directory (default: the newest in runs/ that can be continued)",
-    )
+    option_values.add_run(parser, "the newest in runs/ that can be continued")
     parser.add_argument(
         "--from",
         dest="resume_from",

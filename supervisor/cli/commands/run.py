@@ -21,11 +21,12 @@ from typing import TYPE_CHECKING
 
 from supervisor.cli.options import option_values
 from supervisor.cli.options.command_parser import TRAINING_EXIT_CODES
-from supervisor.cli.options.node_options import node_role_of, run_node
 from supervisor.cli.options.ranks_options import (
     add_ranks_options,
     check_torchruns,
+    node_role_of,
     ranks_of,
+    run_node,
     take_operators_ranks,
 )
 from supervisor.cli.options.script_arguments import ScriptTarget, parse_with_script

@@ -82,8 +82,11 @@ def picture(text: str) -> Path:
     return target
 
 
-def add_run(parser: ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", type=path, help="a run directory")
+def add_run(parser: ArgumentParser, default: str = "") -> None:
+    """Adds RUN, which may be left out where a `default` is taken then."""
+    told = f"a run directory (default: {default})" if default else "a run directory"
+    nargs = "?" if default else None
+    parser.add_argument("run", metavar="RUN", type=path, nargs=nargs, help=told)
 
 
 def add_json(parser: ArgumentParser) -> None:

@@ -8,8 +8,6 @@ from supervisor.source_check.rules import (
     checkpoints,
     evaluation,
     half_precision,
-    leftovers,
-    losses,
     scaler,
     step_order,
     unstable_maths,
@@ -22,10 +20,8 @@ ALL_RULES: tuple[Rule, ...] = (
     *scaler.RULES,
     *step_order.RULES,
     *accumulation.RULES,
-    *losses.RULES,
     *unstable_maths.RULES,
     *checkpoints.RULES,
     *evaluation.RULES,
-    *leftovers.RULES,
 )
 """In the order in which the documentation lists them."""

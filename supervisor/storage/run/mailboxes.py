@@ -8,6 +8,7 @@ worker was sent the same signal by somebody else a moment ago.
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 import struct
@@ -30,7 +31,8 @@ _HEAD = struct.Struct("<QQQ")
 _STATUS_BYTES = 8
 _LEFT = 1
 _AT_ONCE = 50
-"""Looks without a pause, some ten microseconds: ranks arrive at nearly the same time."""
+"""Looks without a pause, some ten microseconds: ranks arrive at nearly the same time, where each
+has a processor."""
 _SHORTEST_S = 50e-6
 """Of a sleep, whatever is asked for: Linux lets it end with others."""
 _LONGEST_S = 1e-3
@@ -78,6 +80,7 @@ class StepMailbox:
         self.rank = rank
         self.ranks = ranks
         self._timeout_s = timeout_s
+        self._at_once = _AT_ONCE if ranks <= (os.cpu_count() or 1) else 1
         self._count = 0
         self.was_left = False
         self.may_still_come: Callable[[], bool] = lambda: False
@@ -121,10 +124,10 @@ class StepMailbox:
         self._count += 1
         self._write(message)
         told = [message] * self.ranks
-        deadline = time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
+        waits_s = self._timeout_s if timeout_s is None else timeout_s
         for rank in range(self.ranks):
             if rank != self.rank:
-                found = self._await(rank, deadline, is_in_vain)
+                found = self._await(rank, waits_s, is_in_vain)
                 if found is None:
                     self.leave()
                     return None
@@ -151,11 +154,11 @@ class StepMailbox:
         self._words[at // 8] = self._count
 
     def _await(
-        self, rank: int, deadline: float, is_in_vain: Callable[[], bool] | None
+        self, rank: int, waits_s: float, is_in_vain: Callable[[], bool] | None
     ) -> bytes | None:
         words, count, left = self._words, self._count, rank * self._slot_bytes // 8
         told = self._buffer_of(rank) // 8
-        looks, waited_s, asks_at_s = 0, 0.0, _ASKS_S
+        looks, waited_s, asks_at_s, deadline = 0, 0.0, _ASKS_S, math.inf
         while True:
             if words[told] == count:
                 found = self._read(rank)
@@ -164,19 +167,20 @@ class StepMailbox:
             if words[left] == _LEFT:
                 return self._last_words(rank)
             looks += 1
-            if looks < _AT_ONCE:
+            if looks < self._at_once:
                 continue
             if waited_s >= asks_at_s:
                 asks_at_s += _ASKS_S
+                deadline = min(deadline, time.monotonic() + waits_s)
                 if any(map(self._has_left, range(self.ranks))):
                     return self._last_words(rank)  # who heard all before it left heard this one
                 if self.may_still_come():
                     deadline = time.monotonic() + self._timeout_s
                 elif time.monotonic() > deadline or (is_in_vain is not None and is_in_vain()):
                     return None
-            # Who waits, sleeps: the rank that is waited for may need this processor. A quarter of
-            # what was waited for so far may be lost.
-            pause_s = min(waited_s / 4, _LONGEST_S)
+            # Who waits, sleeps: the rank that is waited for may need this processor. Half of what
+            # was waited for so far may be lost.
+            pause_s = min(waited_s / 2, _LONGEST_S)
             time.sleep(pause_s)
             waited_s += pause_s + _SHORTEST_S
 

@@ -7,7 +7,6 @@ import contextvars
 import dis
 import functools
 import io
-import itertools
 import pathlib
 import random
 import types
@@ -140,9 +139,19 @@ def is_torchs(hook: Any) -> bool:
     return str(module).split(".")[0] == "torch"
 
 
+_STORE_ATTR = dis.opmap["STORE_ATTR"]
+
+
 @functools.cache
 def assigned_by(kind: type) -> frozenset[str]:
     """Names of the attributes that the methods of a class itself assign."""
-    codes = [own.__code__ for own in vars(kind).values() if isinstance(own, types.FunctionType)]
-    steps = itertools.chain.from_iterable(map(dis.get_instructions, codes))
-    return frozenset(step.argval for step in steps if step.opname == "STORE_ATTR")
+    found = set()
+    for own in vars(kind).values():
+        if isinstance(own, types.FunctionType):
+            code, extended = own.__code__.co_code, 0
+            for step, arg in zip(code[::2], code[1::2], strict=True):  # `dis` takes 20 times longer
+                number = extended | arg
+                extended = number << 8 if step == dis.EXTENDED_ARG else 0
+                if step == _STORE_ATTR:
+                    found.add(own.__code__.co_names[number])
+    return frozenset(found)

@@ -38,7 +38,7 @@ _CLOCKS = ("time", "monotonic", "perf_counter", "process_time", "thread_time")
 _SEED_BYTES = 32
 """Of a generator of Python's that begins anywhere: as much as a key of the system's own source."""
 _getframe = sys._getframe
-wall_ns, from_system = time.time_ns, os.urandom
+wall_ns, running_s, from_system = time.time_ns, time.perf_counter, os.urandom
 
 
 def watch_outside() -> None:

@@ -113,7 +113,8 @@ class Silence:
         for descriptor, held in self._held:
             os.lseek(held, 0, os.SEEK_SET)
             with open(held, "rb") as lines, open(os.dup(descriptor), "wb") as out:
-                out.writelines(dropwhile(lambda line: line.rstrip(b"\r\n") in known, lines))
+                unsaid = dropwhile(lambda line: line.rstrip(b"\r\n") in known, lines)
+                out.writelines(unsaid)
         self._held.clear()
 
     def _flush(self) -> None:

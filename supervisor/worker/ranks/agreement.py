@@ -321,19 +321,18 @@ class GroupAgreement(Agreement):
             snapshots=self._memory.offered,
         )
         self._waiting.start()
-        told = self._mailbox.exchange(
-            own.pack(self._mailbox.max_bytes), is_in_vain=self._waiting.is_in_vain
-        )
-        messages = self._messages(own, told or [])
+        packed = own.pack(self._mailbox.max_bytes)
+        told = self._mailbox.exchange(packed, is_in_vain=self._waiting.is_in_vain)
+        messages = self._messages(own, packed, told or [])
         if not messages:
             self._lose()
             return None
         due, exchanged, is_split, leaves, is_begun = messages[0].due, 0, False, False, False
-        snapshots = own.snapshots
+        snapshots = messages[0].snapshots
         for message in messages:
             exchanged += message.exchanged
             snapshots = min(snapshots, message.snapshots)
-            is_split = is_split or message.decided != own.decided
+            is_split = is_split or message.decided != messages[0].decided
             leaves = leaves or message.leaves
             is_begun = is_begun or message.step_is_begun
         self._memory.agreed = snapshots
@@ -350,12 +349,14 @@ class GroupAgreement(Agreement):
             self._progress.boundaries_at_updates()
         return agree([message.record for message in messages])
 
-    def _messages(self, own: StepMessage, told: list[bytes]) -> list[StepMessage]:
-        """Of all ranks; none where not all tell of this step."""
+    def _messages(self, own: StepMessage, packed: bytes, told: list[bytes]) -> list[StepMessage]:
+        """Of all ranks; none where not all tell of this step. A rank that takes a dead one's place
+        has told what that one told, not its own."""
         messages = []
         for rank, data in enumerate(told):
             try:
-                message = own if rank == self._rank else StepMessage.unpack(data)
+                is_own = rank == self._rank and data == packed
+                message = own if is_own else StepMessage.unpack(data)
             except ValueError:  # another rank is at another point
                 return []
             if message.record.step != own.record.step:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from supervisor.storage.run.mailboxes import RankStatus
 from supervisor.storage.steps.applied_rates import WINDOW_STEPS, OwnTimes
+from supervisor.worker.outside_draws.patches_draws import running_s
 from supervisor.worker.ranks.exchanges import Counts, Exchanges
 
 STILL_FOR_S = 3.0
@@ -123,9 +124,9 @@ class OwnTime:
                 self._times.append(self._first_step, statistics.median(self._window))
             self._window.clear()
             self._first_step = first
-        self._window.append(time.perf_counter() - self._updated_at)
+        self._window.append(running_s() - self._updated_at)
         self._updated_at = None
 
     def update_ended(self) -> None:
         """An update was made."""
-        self._updated_at = time.perf_counter()
+        self._updated_at = running_s()

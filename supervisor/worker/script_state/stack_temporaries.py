@@ -18,6 +18,7 @@ import sys
 import tokenize
 from collections.abc import Callable, Iterator
 from types import CodeType, FrameType
+from typing import Any
 
 from supervisor.training_state.user_code import source_lines
 
@@ -95,7 +96,7 @@ def has_temporary_block(frame: FrameType) -> bool:
     if source is None:
         return True
     tree, line, _ = source
-    around = [node for node in ast.walk(tree) if _is_around(node, line)]
+    around = list(_around(tree, line))
     return not all(
         not isinstance(node, _GATHER)
         and all(map(_is_gone_over, _loops_over(node)))
@@ -137,13 +138,21 @@ def _blocks_around(frame: FrameType) -> tuple[int, int] | None:
     if source is None:
         return None
     tree, line, _ = source
-    around = [node for node in ast.walk(tree) if _is_around(node, line)]
+    around = list(_around(tree, line))
     loops = sum(len(_loops_over(node)) for node in around)
     return loops, sum(len(_entered_by(node)) for node in around)
 
 
-def _is_around(node: ast.AST, line: int) -> bool:
-    return getattr(node, "lineno", line) <= line <= (getattr(node, "end_lineno", None) or line)
+def _around(node: ast.AST, line: int) -> Iterator[ast.AST]:
+    """Yields what stands below `node` and around `line`. The decorators of a function stand above
+    its own lines."""
+    for child in ast.iter_child_nodes(node):
+        first, last = getattr(child, "lineno", line), getattr(child, "end_lineno", None) or line
+        is_around = first <= line <= last
+        if is_around:
+            yield child
+        if is_around or not isinstance(child, ast.stmt) or hasattr(child, "decorator_list"):
+            yield from _around(child, line)
 
 
 def _loops_over(node: ast.AST) -> list[ast.expr]:
@@ -180,14 +189,24 @@ def _is_gone_over(part: ast.AST) -> bool:
 def _source(frame: FrameType) -> tuple[ast.Module, int, int] | None:
     """Returns the function's source, the line in it that is executed, and how many lines of the
     file are before it; None if it cannot be had."""
+    code = frame.f_code
+    if id(code) not in _sources:
+        _sources[id(code)] = code, _parsed(code, frame.f_globals)
+    parsed = _sources[id(code)][1]
+    return None if parsed is None else (parsed[0], frame.f_lineno - parsed[1], parsed[1])
+
+
+_sources: dict[int, tuple[CodeType, tuple[ast.Module, int] | None]] = {}
+
+
+def _parsed(code: CodeType, variables: dict[str, Any]) -> tuple[ast.Module, int] | None:
     try:
-        lines, first = source_lines(frame.f_code, frame.f_globals)
+        lines, first = source_lines(code, variables)
         is_deep = first > 0 and lines[0][:1].isspace()
         tree = ast.parse("".join(["if 1:\n"] * is_deep + lines))
     except (OSError, SyntaxError, ValueError, IndexError, tokenize.TokenError):
         return None
-    before = max(first, 1) - 1 - is_deep
-    return tree, frame.f_lineno - before, before
+    return tree, max(first, 1) - 1 - is_deep
 
 
 def _place(frame: FrameType, before: int) -> tuple[int, int] | None:

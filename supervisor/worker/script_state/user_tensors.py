@@ -30,6 +30,7 @@ from supervisor.worker.script_state.user_frames import user_frames
 WAIT_S = 5.0
 """So long a state waits for what ranks exchange meanwhile. All of them stand at one place, so all
 have called it, or will before they come to this boundary."""
+_TENSOR = frozenset({torch.Tensor})
 
 
 class UserTensors:
@@ -171,11 +172,16 @@ def registry_tensors(registry: Registry) -> list[torch.Tensor]:
     """All tensors that a checkpoint holds with models and optimizers, and gradients."""
     tensors: list[torch.Tensor] = []
     for model in registry.models.values():
-        tensors += [*model.parameters(), *model.buffers()]
-        tensors += [p.grad for p in model.parameters() if p.grad is not None]
+        parameters = list(model.parameters())
+        tensors += [*parameters, *model.buffers()]
+        tensors += [p.grad for p in parameters if p.grad is not None]
     for optimizer in registry.optimizers.values():
         tensors += [p for group in optimizer.param_groups for p in group["params"]]
-        tensors += [t for _, t in walk_tensors(list(optimizer.state.values()))]
+        for entries in optimizer.state.values():
+            if type(entries) is dict and _TENSOR.issuperset(map(type, entries.values())):
+                tensors += entries.values()
+            else:
+                tensors += [t for _, t in walk_tensors(entries)]
     return tensors
 
 

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 import supervisor.analysis.doctor.doctor as doctor_module
-from supervisor.analysis.doctor.doctor import doctor
-from supervisor.analysis.doctor.first_steps import check_first_steps
+from supervisor.analysis.doctor.doctor import check_first_steps, doctor
 from supervisor.analysis.doctor.machine import (
     Check,
     _devices,
@@ -135,7 +134,7 @@ def test_the_first_steps_run_in_a_copy_and_writes_elsewhere_are_refused_and_name
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     elsewhere = tmp_path_factory.mktemp("elsewhere") / "out.pt"
-    monkeypatch.setattr("supervisor.analysis.doctor.first_steps.LARGE", 8)
+    monkeypatch.setattr("supervisor.analysis.doctor.doctor.LARGE", 8)
     monkeypatch.setenv("TMPDIR", str(tmp_path_factory.mktemp("temporary")))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
     Path("train.py").write_text(FORGETFUL.replace("OUTSIDE", repr(str(elsewhere))))
@@ -160,7 +159,7 @@ def test_first_steps_that_take_too_long_are_ended_and_it_is_said(
 ) -> None:
     waits = (sys.executable, "-c", "import time; time.sleep(600)")
     monkeypatch.setattr("supervisor.analysis.trial_run._COMMAND", waits)
-    monkeypatch.setattr("supervisor.analysis.doctor.first_steps.LIMIT_S", 0.0)
+    monkeypatch.setattr("supervisor.analysis.doctor.doctor.LIMIT_S", 0.0)
     folder = tmp_path_factory.mktemp("runs")
 
     (check,) = check_first_steps(TrialScript(words=("train.py",)), folder, lambda _: None)

@@ -12,6 +12,7 @@ import torch
 
 from supervisor.training_state import user_code
 from supervisor.training_state.script_state.inside_process import ProcessWide
+from supervisor.training_state.script_state.place import assigned_by
 from supervisor.training_state.script_state.reach import Reach
 
 
@@ -87,3 +88,14 @@ def test_statements_of_a_database_are_no_state_of_the_script(
 
     assert {"main.own.rows", "main.own.storage.rows", "main.own.storage.engine"} <= found
     assert not any(path.startswith("main.own.storage.engine.") for path in found)
+
+
+def test_attributes_that_a_class_assigns_are_found_by_their_names() -> None:
+    names = [
+        f"name_{number}" for number in range(300)
+    ]  # beyond the first 256 a number has two parts
+    scope: dict[str, type] = {}
+    body = "; ".join(f"self.{name} = {name!r}" for name in names)
+    exec(f"class Wide:\n    def __init__(self): {body}", scope)
+
+    assert assigned_by(scope["Wide"]) == set(names)

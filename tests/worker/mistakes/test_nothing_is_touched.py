@@ -17,7 +17,7 @@ from benchmarks.hooked_script import HookedScript as Hooked
 from supervisor.testing.mistake_check import check_mistake
 from supervisor.worker.mistakes.evidence.loss_graph import LossGraph, saved
 from supervisor.worker.mistakes.evidence.mistake import Mistake, Proof, SeenSoFar
-from supervisor.worker.mistakes.kinds.never_graded import NeverGraded
+from supervisor.worker.mistakes.kinds.gradients import NeverGraded
 
 LENGTH, VOCABULARY = 12, 20
 

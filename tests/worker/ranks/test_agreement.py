@@ -109,6 +109,22 @@ def test_the_clock_of_the_first_rank_decides_for_all(ranks: list[Rank]) -> None:
     assert [rank.schedule.step for rank in ranks] == [0.0, 0.0]  # the next boundary
 
 
+def test_one_that_takes_a_dead_ranks_place_agrees_to_what_that_one_told(
+    ranks: list[Rank], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own clock is another: it would save alone, and wait for the parts of the others."""
+    first = ranks[0]
+    first.saver.due = True
+    first.schedule.plan(0.0, 0.0)
+    told = [StepMessage(record=record).pack(10_000) for record in step(0, 1.0, 3.0)]
+    mailbox = first.agreement._mailbox
+    monkeypatch.setattr(mailbox, "exchange", lambda message, is_in_vain: told)
+
+    first.agreement.group_record(step(0, 1.0)[0])
+
+    assert not first.saver.has_turn(1)
+
+
 def test_a_signal_on_one_rank_ends_all_at_the_same_boundary(ranks: list[Rank]) -> None:
     ranks[1].schedule.ask_to_leave("interrupted", "SIGTERM")
     assert ranks[1].schedule.leave is None

@@ -114,7 +114,7 @@ def test_time_in_backward_and_update_is_not_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [100.0]
-    monkeypatch.setattr(own_time.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(own_time, "running_s", lambda: clock[0])
     own = OwnTime(OwnTimes(tmp_path / "rank_0.steps"))
 
     _steps(own, clock, range(WINDOW_STEPS), 1.0)  # the first has no update before it: no window

@@ -22,7 +22,7 @@ class LossGraph:
     Attributes:
         nodes: from the loss to the leaves, each before at least one of its inputs.
         leaves: id of a leaf → it and the nodes that take it in, straight or through views.
-        token_loss: see `next_token`; False until it was asked.
+        token_loss: see `kinds.tokens`; False until it was asked.
         runs_users_code: the script has a hook at a tensor, so that no gradient may be asked for.
     """
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -82,7 +81,7 @@ class SeenSoFar:
         return next((place for each, _, place in reversed(self.made_at) if each == kind), None)
 
 
-class Mistake(ABC):
+class Mistake:
     """One kind. Each method is called in the training's thread, within a region of ours, while the
     first updates are made, and returns a finding where the proof is complete. It must not change
     anything, nor draw random numbers, nor hold tensors of the graph.
@@ -103,40 +102,36 @@ class Mistake(ABC):
     in_a_row: bool = False
     is_over: bool = False
 
-    def batch(self, seen: SeenSoFar, iterator: Any, batch: Any) -> Proof | None:  # noqa: B027
+    def batch(self, seen: SeenSoFar, iterator: Any, batch: Any) -> Proof | None:
         """A data loader's iterator hands out a batch."""
 
-    def forward(self, seen: SeenSoFar, call: ForwardSeen) -> Proof | None:  # noqa: B027
+    def forward(self, seen: SeenSoFar, call: ForwardSeen) -> Proof | None:
         """A root forward begins."""
 
-    def forward_ended(self) -> None:  # noqa: B027
+    def forward_ended(self) -> None:
         """The same forward has returned or raised."""
 
-    def backward(self, seen: SeenSoFar, graph: LossGraph | None) -> Proof | None:  # noqa: B027
+    def backward(self, seen: SeenSoFar, graph: LossGraph | None) -> Proof | None:
         """A backward begins; `graph` where it is walked in this step."""
 
-    def backward_ended(self, seen: SeenSoFar) -> None:  # noqa: B027
+    def backward_ended(self, seen: SeenSoFar) -> None:
         """The same backward has returned."""
 
-    def before_update(self, seen: SeenSoFar, optimizer: Optimizer) -> None:  # noqa: B027
+    def before_update(self, seen: SeenSoFar, optimizer: Optimizer) -> None:
         """An optimizer is about to step."""
 
-    def updated(  # noqa: B027
-        self, seen: SeenSoFar, optimizer: Optimizer, *, is_main: bool
-    ) -> Proof | None:
+    def updated(self, seen: SeenSoFar, optimizer: Optimizer, *, is_main: bool) -> Proof | None:
         """It has stepped, as the script asked for."""
 
-    def exported(  # noqa: B027
-        self, seen: SeenSoFar, module: Module, state: Mapping[str, Any]
-    ) -> None:
+    def exported(self, seen: SeenSoFar, module: Module, state: Mapping[str, Any]) -> None:
         """The script has asked for a module's ``state_dict``."""
 
-    def loaded(  # noqa: B027
+    def loaded(
         self, seen: SeenSoFar, module: Module, state: Mapping[str, Any], *, is_strict: bool
     ) -> Proof | None:
         """It is about to load weights."""
 
-    def interrupted(self) -> None:  # noqa: B027
+    def interrupted(self) -> None:
         """An update was left out: what must follow in a row begins anew."""
 
 

@@ -8,9 +8,11 @@ Writes through ``.data`` do not, so the numbers must also follow the constructor
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 
 _DRAWN = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.RNNBase, nn.Embedding)
 _NORMS = (nn.LayerNorm, nn.GroupNorm, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
@@ -25,6 +27,11 @@ MANY = 65_536
 def own_parameters(module: nn.Module) -> list[nn.Parameter]:
     """Those of the module itself; asked of torch, as the script may have methods of its own."""
     return [each for each in module._parameters.values() if each is not None]
+
+
+def held_by(*optimizers: Optimizer) -> list[Any]:
+    """All parameters of optimizers."""
+    return [each for own in optimizers for group in own.param_groups for each in group["params"]]
 
 
 def is_own_draw(module: nn.Module) -> bool:
