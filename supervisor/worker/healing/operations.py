@@ -154,8 +154,7 @@ def _operator(name: str) -> Any:
 
 @functools.cache
 def _group_place(name: str) -> int:
-    names = [argument.name for argument in _operator(name)._schema.arguments]
-    return names.index("process_group")
+    return [each.name for each in _operator(name)._schema.arguments].index("process_group")
 
 
 @functools.cache

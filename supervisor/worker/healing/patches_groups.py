@@ -50,19 +50,13 @@ def route_collectives(handle: Callable[[Call], Any]) -> bool:
 
     def override() -> None:
         for name in (*KEPT, *OTHERS):
-            _LIBRARY.impl(name, _handler(handle, name), KEY, allow_override=True)
+            made = lambda *given, name=name: handle(Call(name, given))  # noqa: E731
+            _LIBRARY.impl(name, made, KEY, allow_override=True)
         for name, made in functional.operations().items():
             _FUNCTIONAL.impl(name, made, functional.KEY, allow_override=True)
 
     unwarned(override, UserWarning)  # that it overrides
     return True
-
-
-def _handler(handle: Callable[[Call], Any], name: str) -> Callable[..., Any]:
-    def made(*arguments: Any) -> Any:
-        return handle(Call(name, arguments))
-
-    return made
 
 
 _FUNCTIONAL: Any = torch.library.Library(functional.NAMESPACE, "IMPL")
