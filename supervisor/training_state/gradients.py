@@ -66,10 +66,14 @@ def put_in_places(registry: Registry, saved: Mapping[str, list[int]]) -> None:
 def earlier_gradients(registry: Registry) -> Iterator[torch.Tensor]:
     """Yields a gradient of each optimizer that has any: the first one."""
     for optimizer in registry.optimizers.values():
-        for parameter in optimizer_parameters(optimizer):  # a loop: this is asked at every step
-            if (gradient := parameter.grad) is not None:
-                yield gradient
-                break
+        for group in optimizer.param_groups:  # loops without a call: this is asked at every step
+            for parameter in group["params"]:
+                if (gradient := parameter.grad) is not None:
+                    yield gradient
+                    break
+            else:
+                continue
+            break
 
 
 def capture_gradients(registry: Registry, *, of_optimizers: bool) -> Gradients:
