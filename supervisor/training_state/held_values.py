@@ -57,6 +57,7 @@ def find_held(
     max_bytes: int = MAX_BYTES,
     left_out: list[str] | None = None,
     wait_s: float = 0,
+    reach: Reach | None = None,
 ) -> dict[str, torch.Tensor | np.ndarray[Any, Any]]:
     """Returns path → live tensor or array, in the order of the variables.
 
@@ -71,13 +72,15 @@ def find_held(
         left_out: gets a line for each of those, and for what is still under way.
         wait_s: how long an exchange between ranks is waited for whose handle a variable holds: it
             would change what is found.
+        reach: to be walked instead of one of its own: of `frames` and `call`, with all places.
     """
     found: dict[str, torch.Tensor | np.ndarray[Any, Any]] = {}
     total = 0
     with outside_autograd(), uncollected():
         handles: dict[str, Any] = {}
         until = time.monotonic() + wait_s
-        saveable = list(_saveable(frames, exclude_storages, call or {}, handles, until))
+        reach = reach or Reach(frames, at_last={CALL: call or {}})
+        saveable = list(_saveable(reach, exclude_storages, bool(call), handles, until))
         if left_out is not None:
             left_out += still_under_way(handles)
         for path, value in saveable:
@@ -93,22 +96,24 @@ def find_held(
 
 
 def _saveable(
-    frames: Any,
+    reach: Reach,
     exclude_storages: set[int],
-    call: Mapping[str, Any],
+    has_call: bool,
     handles: dict[str, Any],
     until: float,
 ) -> Iterator[tuple[str, torch.Tensor | np.ndarray[Any, Any]]]:
     """`handles` gets those of exchanges between ranks, by their paths; each is waited for before
     it is asked what has come."""
     reached: set[int | None] = set()
-    for place in Reach(frames, at_last={CALL: call}):
+    for place in reach.kept():
+        if place.same_as:
+            continue
         value = place.value
         if issubclass(type(value), HANDLES):  # `isinstance` asks the object for its `__class__`
             handles[place.path] = value
             wait_for(value, until)
         if _is_saveable(value) and (memory := storage_of(value)) not in exclude_storages:
-            if call and memory is not None:
+            if has_call and memory is not None:
                 if memory in reached and is_of_call(place.path):
                     continue  # a part of a variable
                 reached.add(memory)

@@ -15,6 +15,7 @@ from torch import nn
 from supervisor.training_state.held_values import find_held, put_back, stamps, storages
 from supervisor.training_state.plain_form import to_plain
 from supervisor.training_state.script_state.inside_objects import FrameVariables
+from supervisor.training_state.script_state.script_state import ScriptState, reach_of
 
 
 @dataclass
@@ -264,3 +265,20 @@ def test_a_task_is_waited_for_and_then_asked() -> None:
     late = {"late": torch.futures.Future()}
     assert find_held({"main": late}, set(), left_out=left_out, wait_s=0.01) == {}
     assert left_out == ["main.late is an exchange between ranks that is still under way"]
+
+
+def test_a_walk_that_others_need_too_finds_the_same_and_is_made_once() -> None:
+    hidden = torch.ones(2)
+    variables = {"trainer": Trainer(), "hidden": hidden, "again": [hidden], "counts": np.ones(3)}
+    call = {"args": [hidden, torch.zeros(4)]}
+    reach = reach_of({"main": variables}, call)
+
+    found = find_held({"main": variables}, set(), call=call, reach=reach)
+    own = find_held({"main": variables}, set(), call=call)
+    variables["later"] = torch.ones(5)
+    state = ScriptState.take(reach)
+
+    assert list(found) == list(own)
+    assert all(found[path] is own[path] for path in own)
+    assert "main.again[0]" in state.facts
+    assert "main.later" not in state.facts

@@ -14,8 +14,8 @@ from supervisor.pipeline import Pipeline
 from supervisor.records import StepRecord
 from supervisor.settings import PolicySettings, RunSettings
 
-MOST = 92
-"""81 when this was written. Each module's call beside them comes by ours instead of by torch's."""
+MOST = 88
+"""79 when this was written. Each module's call beside them comes by ours instead of by torch's."""
 
 MOST_TO_JUDGE = 105
 """91 when this was written; calm steps are judged together, 32 at once."""
@@ -64,7 +64,8 @@ def test_a_calm_step_calls_few_functions_of_ours(tmp_path: Path) -> None:
     done = subprocess.run([*line, str(script), str(told)], capture_output=True, text=True)
 
     assert done.returncode == 0, done.stderr
-    assert LAYERS < json.loads(told.read_text()) <= MOST + LAYERS
+    calls = json.loads(told.read_text())
+    assert LAYERS < calls <= MOST + LAYERS, calls
 
 
 def test_few_functions_are_called_to_judge_a_calm_step() -> None:

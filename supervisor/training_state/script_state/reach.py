@@ -161,6 +161,7 @@ class Reach:
         self._waiting: collections.deque[Place] = collections.deque()
         self._sets: collections.deque[Place] = collections.deque()  # their order is no good name
         self._entries: dict[type, Entry | None] = {}
+        self._kept: list[Place] | None = None
 
     def __iter__(self) -> Iterator[Place]:
         for name, variables in self._frames.items():
@@ -169,6 +170,18 @@ class Reach:
         for name, variables in self._at_last.items():
             yield from self._new(of_variables(name, variables))
         yield from self._below()
+
+    def kept(self) -> Iterator[Place]:
+        """The same walk for several who ask at one moment: what the first has come by is not gone
+        through again."""
+        if self._kept is None:
+            kept = []
+            for place in self:
+                kept.append(place)
+                yield place
+            self._kept = kept
+        else:
+            yield from self._kept
 
     def _below(self) -> Iterator[Place]:
         while self._waiting or self._sets:

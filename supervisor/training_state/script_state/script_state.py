@@ -62,20 +62,14 @@ class ScriptState:
     is_whole: bool = True
 
     @classmethod
-    def take(
-        cls,
-        frames: Mapping[str, Any],
-        but: Collection[int] = (),
-        call: Mapping[str, Any] | None = None,
-    ) -> ScriptState:
+    def take(cls, reach: Reach, but: Collection[int] = ()) -> ScriptState:
         """Goes over all that the script can reach. Called outside of torch's own code.
 
         Args:
-            frames: see `Reach`.
+            reach: see `reach_of`.
             but: memory of tensors that a checkpoint holds anyway (`tensors.storage_of`).
-            call: name → what the call under way works on.
         """
-        return cls._of(_reach(frames, call), but)[0]
+        return cls._of(reach, but)[0]
 
     @classmethod
     def with_places(
@@ -88,12 +82,12 @@ class ScriptState:
         """The same, and the live places by their paths. Called on arrival.
 
         Args:
-            frames: see `Reach`.
-            but, call: see `take`.
+            frames, call: see `reach_of`.
+            but: see `take`.
             like: what it is to be compared with: the same containers are entered.
         """
         entered = {path for path, fact in like.facts.items() if is_entered(fact)} if like else ()
-        return cls._of(_reach(frames, call, entered), but, asks_gc=True)
+        return cls._of(reach_of(frames, call, entered), but, asks_gc=True)
 
     @classmethod
     def _of(
@@ -104,7 +98,7 @@ class ScriptState:
         hidden = 0
         numbers: list[tuple[Place, list[int]]] = []
         with outside_autograd(), torch._C.DisableTorchFunctionSubclass(), uncollected():
-            for place in reach:
+            for place in reach.kept():
                 value = place.value
                 places[place.path] = place
                 is_saved = issubclass(type(value), torch.Tensor) and storage_of(value) in but
@@ -167,9 +161,17 @@ def _large(container: Iterable[Any]) -> list[int]:
     return [one for one in container if type(one) is int and one > _ADDRESSES]
 
 
-def _reach(
-    frames: Mapping[str, Any], call: Mapping[str, Any] | None, enter: Collection[str] = ()
+def reach_of(
+    frames: Mapping[str, Any],
+    call: Mapping[str, Any] | None = None,
+    enter: Collection[str] = (),
 ) -> Reach:
+    """Returns the walk over the script's variables and what the call under way works on.
+
+    Args:
+        frames, enter: see `Reach`.
+        call: name → what it works on.
+    """
     return Reach(frames, enter, at_last={CALL: call or {}}, all_places=True)
 
 

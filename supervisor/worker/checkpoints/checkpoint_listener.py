@@ -13,6 +13,7 @@ from supervisor.held_memory import HeldMemory, leave_no_holes, return_to_system
 from supervisor.storage.checkpoints.retention import most_kept
 from supervisor.storage.script_files.script_files import ScriptFiles
 from supervisor.storage.steps.replay_log import ReplayLogWriter
+from supervisor.training_state.script_state.script_state import reach_of
 from supervisor.training_state.snapshot import SnapshotRing
 from supervisor.uncollected import uncollected
 from supervisor.worker.checkpoints.checkpoint_writer import CapturedCheckpoint
@@ -89,8 +90,9 @@ class BoundaryCapture:
     def _point(self, *, for_later: bool) -> SavePoint:
         started = own_time()
         frames, call = user_frames(), call_under_way()
-        held = self._held.find(frames, call)
-        point = SavePoint(frames=frames, call=call, held=held, for_later=for_later)
+        reach = reach_of(frames, call)
+        held = self._held.find(frames, call, reach)
+        point = SavePoint(frames=frames, call=call, reach=reach, held=held, for_later=for_later)
         self._save(point)
         point.note({"tape_offset": self._replay_offset(for_later=for_later)})
         self._cost_s = own_time() - started

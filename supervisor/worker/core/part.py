@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 from supervisor.events.state_events import Resumed
+from supervisor.training_state.script_state.reach import Reach
 
 
 class Part:
@@ -84,7 +85,7 @@ class SavePoint:
 
     Attributes:
         frames: the variables of the script; `call` what the call under way works on. They are
-            walked once for all parts.
+            gathered once for all parts, and what they lead to is walked once, by `reach`.
         held: tensors and arrays of the script that a checkpoint must hold now.
         for_later: it may never be written.
         state: tensors, for the checkpoint's state.
@@ -94,6 +95,7 @@ class SavePoint:
 
     frames: Mapping[str, Mapping[str, Any]]
     call: Mapping[str, Any]
+    reach: Reach
     held: Mapping[str, Any]
     for_later: bool = False
     state: dict[str, Any] = field(default_factory=dict)

@@ -250,13 +250,15 @@ class MistakeWatch:
         asked = self._of[moment]
         if not asked:
             return
-        with self._part:
+        try:
             for mistake, look in asked:  # a new list is made where one is dropped
                 proof = look(*args, **given)
                 if proof is not None or mistake.is_over:
                     self._drop(mistake)
                 if proof is not None and self._tells:
                     self._tell(mistake.kind, proof)
+        except BaseException as error:
+            self._part.caught(error)
 
     def _tell(self, kind: str, proof: Proof) -> None:
         step = max(self._step, self._seen.steps_done(), 0)

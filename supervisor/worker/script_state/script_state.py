@@ -17,6 +17,7 @@ from supervisor.training_state.rng import random_position
 from supervisor.training_state.script_state.facts import COMPARED_BYTES, fact_of, is_unseen
 from supervisor.training_state.script_state.place import Place
 from supervisor.training_state.script_state.put_back import put_back
+from supervisor.training_state.script_state.reach import Reach
 from supervisor.training_state.script_state.script_state import (
     PROCESS_NUMBER,
     RANDOM_NUMBERS,
@@ -25,6 +26,7 @@ from supervisor.training_state.script_state.script_state import (
     ScriptState,
     differences,
     is_another_order,
+    reach_of,
     unpack,
 )
 from supervisor.training_state.tensors import local
@@ -101,15 +103,21 @@ class ScriptStatePart(Part):
         Only then: one that is taken later, because this one failed, would say that what the
         training changed meanwhile differs by nature.
         """
-        first = self._take(user_frames(), {})
+        first = self._take(reach_of(user_frames()))
         first.facts[RANDOM_NUMBERS] = random_position()
         first.facts[PROCESS_NUMBER] = f"= {os.getpid()}"
         self._first = first
 
     def save(self, point: SavePoint) -> None:
-        packed = self.packed(point.frames, is_paid=point.for_later)
-        if packed is not None:
-            point.hold({"census": packed})
+        """Not where it would take too long, but where its time is limited by whoever asks."""
+        is_paid, spent = point.for_later, self._spent_s
+        elapsed = time.monotonic() - self._begun
+        if self._first is None or not (is_paid or BUDGET.allows(spent, elapsed)):
+            return
+        with self._part:
+            point.hold({"census": self._take(point.reach).pack(self._first)})
+            if is_paid:
+                self._spent_s = spent
 
     def keep_small_values(self) -> None:
         """Called in a replay before its first update: keeps small tensors and arrays as
@@ -128,32 +136,11 @@ class ScriptStatePart(Part):
                 if left > 0 and one.nbytes <= COMPARED_BYTES:
                     self._found[path] = one.clone() if isinstance(one, torch.Tensor) else one.copy()
 
-    def packed(
-        self, frames: Mapping[str, Mapping[str, Any]], *, is_paid: bool = False
-    ) -> torch.Tensor | None:
-        """Returns what a checkpoint holds of it; None where it would take too long. Called at a
-        boundary.
-
-        Args:
-            frames: the variables of the script (`user_frames`).
-            is_paid: its time is limited by whoever asks.
-        """
-        elapsed = time.monotonic() - self._begun
-        if self._first is None or not (is_paid or BUDGET.allows(self._spent_s, elapsed)):
-            return None
-        with self._part:
-            spent = self._spent_s
-            packed = self._take(frames, call_under_way()).pack(self._first)
-            if is_paid:
-                self._spent_s = spent
-            return packed
-        return None
-
     def facts(self) -> dict[str, str]:
         """Returns path → fact of this moment, for `supervisor verify`, whatever time it takes;
         nothing where there are too many objects."""
         but = self._in_registry()
-        script_state = ScriptState.take(user_frames(), but, call_under_way())
+        script_state = ScriptState.take(reach_of(user_frames(), call_under_way()), but)
         return script_state.facts if script_state.is_whole else {}
 
     def compare(self, saved: Mapping[str, Any], held: UserTensors) -> Compared:
@@ -234,11 +221,9 @@ class ScriptStatePart(Part):
         but = self._in_registry()
         return ScriptState.with_places(user_frames(), but, call_under_way(), like=then)
 
-    def _take(
-        self, frames: Mapping[str, Mapping[str, Any]], call: Mapping[str, Any]
-    ) -> ScriptState:
+    def _take(self, reach: Reach) -> ScriptState:
         started = time.thread_time()  # waiting for other processes is no cost of the script state
-        script_state = ScriptState.take(frames, self._in_registry(), call)
+        script_state = ScriptState.take(reach, self._in_registry())
         self._spent_s += time.thread_time() - started
         return script_state
 

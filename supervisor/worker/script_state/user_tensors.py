@@ -22,6 +22,7 @@ from supervisor.training_state.held_values import (
 )
 from supervisor.training_state.registry import Registry
 from supervisor.training_state.script_state.inside_process import STILL_UNDER_WAY
+from supervisor.training_state.script_state.reach import Reach
 from supervisor.training_state.tensors import local, walk_tensors, write_into
 from supervisor.worker.core.budget import own_time
 from supervisor.worker.core.part import Arrived, Part, SavePoint
@@ -70,12 +71,15 @@ class UserTensors:
         self._known = {path: stamp for path, stamp in known.items() if path not in but}
 
     def find(
-        self, frames: Mapping[str, Any], call: Mapping[str, Any] | None = None
+        self,
+        frames: Mapping[str, Any],
+        call: Mapping[str, Any] | None = None,
+        reach: Reach | None = None,
     ) -> dict[str, Any]:
         """Returns path → live value of all that a checkpoint must hold now.
 
         Args:
-            call: what the call under way works on, see `find_held`.
+            call: what the call under way works on; `reach`: see `find_held`.
         """
         self.left_out = []
         found = find_held(
@@ -85,6 +89,7 @@ class UserTensors:
             known=self._known,
             left_out=self.left_out,
             wait_s=self._wait_s,
+            reach=reach,
         )
         if any(line.endswith(STILL_UNDER_WAY) for line in self.left_out):
             self._wait_s = 0  # nor will others be done at a boundary

@@ -307,7 +307,9 @@ class InputWatch:
 
     def _judge(self, batch: BatchSample, loss: float, reward: float) -> dict[str, float]:
         losses, falls = self._losses, self._falls
-        if self._odd or _is_high(loss, losses) or (reward == reward and _is_high(-reward, falls)):
+        is_finite = math.isfinite(loss)
+        is_high = is_finite and len(losses) >= FEWEST and loss > max(losses)
+        if self._odd or is_high or (reward == reward and _is_high(-reward, falls)):
             shift, scale = self._compare(batch)
             if shift >= 1.0:
                 self._odd.append(batch)
@@ -322,7 +324,7 @@ class InputWatch:
         self._odd.clear()
         self._known.append(batch)
         self._batches += 1
-        if math.isfinite(loss):
+        if is_finite:
             losses.append(loss)
         falls.append(-reward)
         return {}

@@ -39,6 +39,7 @@ from supervisor.training_state.script_state.script_state import (
     ScriptState,
     differences,
     is_another_order,
+    reach_of,
     unpack,
 )
 
@@ -58,7 +59,7 @@ class Colliding(Shape):
 
 
 def take(variables: dict[str, Any]) -> ScriptState:
-    return ScriptState.take({"main": variables})
+    return ScriptState.take(reach_of({"main": variables}))
 
 
 def put_all_back(then: ScriptState, variables: dict[str, Any], held: dict[str, Any]) -> list[str]:
@@ -554,7 +555,9 @@ def test_a_path_is_put_back_as_a_whole() -> None:
 
 
 def test_a_layer_that_is_not_made_yet_is_told_like_any_other() -> None:
-    script_state = ScriptState.take({"main": {"model": torch.nn.LazyLinear(3), "count": 1}})
+    script_state = ScriptState.take(
+        reach_of({"main": {"model": torch.nn.LazyLinear(3), "count": 1}})
+    )
 
     assert script_state.facts["main.count"] == "= 1"
 
