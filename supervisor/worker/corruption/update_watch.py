@@ -408,5 +408,5 @@ def _versions(optimizer: Optimizer, parameter: torch.Tensor) -> Versions:
 
 
 def _gradient_versions(parameters: Sequence[torch.Tensor]) -> tuple[int, int]:
-    gradients = [p.grad for p in parameters if p.grad is not None]
+    gradients = [gradient for p in parameters if (gradient := p.grad) is not None]
     return len(gradients), sum(map(_WRITES, gradients))

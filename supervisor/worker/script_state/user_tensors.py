@@ -179,7 +179,7 @@ def registry_tensors(registry: Registry) -> list[torch.Tensor]:
     for model in registry.models.values():
         parameters = list(model.parameters())
         tensors += [*parameters, *model.buffers()]
-        tensors += [p.grad for p in parameters if p.grad is not None]
+        tensors += [gradient for p in parameters if (gradient := p.grad) is not None]
     for optimizer in registry.optimizers.values():
         tensors += [p for group in optimizer.param_groups for p in group["params"]]
         for entries in optimizer.state.values():
