@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from supervisor.cli.options import option_values
-from supervisor.cli.options.ranks_options import add_nproc_option, add_ranks_options, checked_nproc
+from supervisor.cli.options.ranks_options import add_nproc_option, checked_nproc
 
 if TYPE_CHECKING:
     from supervisor.analysis.trial_run import TrialScript
@@ -74,14 +74,10 @@ def check_detectors(settings: RunSettings, where: str) -> None:
         raise ConfigError(f"config {where}: {error}") from error
 
 
-def add_trial_options(parser: argparse.ArgumentParser, *, nodes: bool = False) -> None:
-    """Adds --policy, --config, --set, --nproc-per-node, --keep and --json; with `nodes` also the
-    options of several nodes."""
+def add_trial_options(parser: argparse.ArgumentParser) -> None:
+    """Adds --policy, --config, --set, --nproc-per-node, --keep and --json."""
     add_settings_options(parser)
-    if nodes:
-        add_ranks_options(parser)
-    else:
-        add_nproc_option(parser, "N", "each run with so many ranks: a number, auto, gpu or cpu")
+    add_nproc_option(parser, "N", "each run with so many ranks: a number, auto, gpu or cpu")
     parser.add_argument(
         "--keep",
         metavar="DIR",

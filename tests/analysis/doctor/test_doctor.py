@@ -304,23 +304,6 @@ def test_an_exact_resume_is_well() -> None:
     assert check_exactness(found).ok
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--rdzv-endpoint", "127.0.0.1:1"], "needs --run-dir"),
-        (["--run-dir", "run", "train.py"], "leave out SCRIPT"),
-        (["--run-dir", "run"], "give the same --rdzv-endpoint"),
-    ],
-)
-def test_a_meeting_of_nodes_needs_a_place_and_a_folder(
-    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    Path("train.py").write_text("")
-
-    assert main(["doctor", "--nnodes", "2", *words]) == 64
-    assert said in capsys.readouterr().err
-
-
 def test_the_health_of_the_devices_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     FakeNvml(
         FakeDevice(temperature=61, rows=(0, 1, 0, 0)), FakeDevice(serial=None, memory_errors=4)
