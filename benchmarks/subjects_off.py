@@ -98,7 +98,7 @@ def subjects() -> dict[str, list[Change]]:
             *off(RngRecorder, "after", "after_backward"),
         ],
         "reads and clocks": reads,
-        "census": off(ScriptStatePart, "packed"),
+        "census": off(ScriptStatePart, "save"),
         "judging": off(StepJudge, "judge", give=_no),
         "probes": off(Probes, "start"),
         "batches": off(InputWatch, "saw") + off(InputWatch, "judge", give=_empty),
