@@ -223,7 +223,7 @@ def norm_of_gradients(parameters: Iterable[torch.Tensor]) -> torch.Tensor | floa
     for start in range(0, len(parameters), TOGETHER):
         grads = [g for p in parameters[start : start + TOGETHER] if (g := p.grad) is not None]
         if grads:
-            norm = _norm_of_floats(grads)
+            norm = _norm_of_floats(grads, joins=len(parameters) > MANY)
             if norm is None:
                 return _norm_of_any([g for p in parameters if (g := p.grad) is not None])
             parts.append(norm)
@@ -232,9 +232,9 @@ def norm_of_gradients(parameters: Iterable[torch.Tensor]) -> torch.Tensor | floa
 
 TOGETHER = 128
 """Gradients whose norms are taken in one call: while they are in the processor's cache."""
-SMALL = 2048
-"""Numbers of a gradient, on average, up to which copying them together costs less than a norm of
-each."""
+MANY, SMALL = 512, 2048
+"""Beyond so many parameters, gradients of so many numbers on average are copied together: that costs
+less than a norm of each. The norm has another last digit then than that of `clip_grad_norm_`."""
 _PLAIN = {torch.Tensor}
 _SIZE = TensorBase.numel
 _IS_SPARSE = operator.attrgetter("is_sparse")
@@ -242,12 +242,12 @@ _FLOATS = {(torch.device("cpu"), torch.float32)}
 _together: Callable[[list[torch.Tensor]], torch.Tensor] = torch._C._nn.flatten_dense_tensors
 
 
-def _norm_of_floats(grads: list[torch.Tensor]) -> torch.Tensor | None:
+def _norm_of_floats(grads: list[torch.Tensor], *, joins: bool) -> torch.Tensor | None:
     """Norms whose norm is that of all; None unless they are dense ones of float32 on the CPU."""
     first = grads[0]
     if not (_PLAIN.issuperset(map(type, grads)) and first.is_cpu and first.dtype is torch.float32):
         return None
-    if sum(map(_SIZE, grads)) > SMALL * len(grads):
+    if not joins or sum(map(_SIZE, grads)) > SMALL * len(grads):
         is_sparse = any(map(_IS_SPARSE, grads))
         if is_sparse or _group_tensors_by_device_and_dtype([grads]).keys() != _FLOATS:  # type: ignore[list-item]
             return None
