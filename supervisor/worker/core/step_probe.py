@@ -233,8 +233,8 @@ def norm_of_gradients(parameters: Iterable[torch.Tensor]) -> torch.Tensor | floa
 TOGETHER = 128
 """Gradients whose norms are taken in one call: while they are in the processor's cache."""
 MANY, SMALL = 512, 2048
-"""Beyond so many parameters, gradients of so many numbers on average are copied together: that costs
-less than a norm of each. The norm has another last digit then than that of `clip_grad_norm_`."""
+"""Beyond so many parameters, gradients of so many numbers on average are copied together, which
+costs less than a norm of each; the norm has another last digit then than `clip_grad_norm_` gives."""
 _PLAIN = {torch.Tensor}
 _SIZE = TensorBase.numel
 _IS_SPARSE = operator.attrgetter("is_sparse")
