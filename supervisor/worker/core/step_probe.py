@@ -234,7 +234,7 @@ TOGETHER = 128
 """Gradients whose norms are taken in one call: while they are in the processor's cache."""
 MANY, SMALL = 512, 2048
 """Beyond so many parameters, gradients of so many numbers on average are copied together, which
-costs less than a norm of each; the norm has another last digit then than `clip_grad_norm_` gives."""
+costs less than a norm of each; the last digit of the norm is another then than torch gives."""
 _PLAIN = {torch.Tensor}
 _SIZE = TensorBase.numel
 _IS_SPARSE = operator.attrgetter("is_sparse")
