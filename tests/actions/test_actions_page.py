@@ -14,10 +14,3 @@ def test_the_table_lists_every_action_with_its_moment() -> None:
 
     assert rows == {name: action.moment for name, action in build_actions().items()}
     assert set(ACTION_NAMES) == set(rows)
-
-
-def test_the_example_of_an_own_action_conforms() -> None:
-    block = re.search(r"```python\n(from supervisor.*?)```", PAGE, re.DOTALL)
-
-    assert block is not None
-    exec(compile(block[1], "docs/actions.md", "exec"), {"__name__": "page"})
