@@ -131,7 +131,7 @@ OTHER_KINDS = (
     Foreign(
         "GFlowNet, by PPO",
         "GFNOrg/gflownet",
-        "toy_grid_dag.py --method ppo --n_train_steps 120 --horizon 4 --num_empirical_loss 2000 --save_path out/flow.pkl.gz",
+        "toy_grid_dag.py --method ppo --n_train_steps 24 --ppo_num_epochs 8 --horizon 4 --num_empirical_loss 2000 --save_path out/flow.pkl.gz",
         70,
         folder="grid",
         needs="scipy tqdm",
