@@ -10,6 +10,7 @@ import hashlib
 import itertools
 import json
 import os
+import secrets
 import signal
 import sys
 import weakref
@@ -20,6 +21,8 @@ RESULT = os.environ.get("FOREIGN_RESULT", "")
 STEPS = int(os.environ.get("FOREIGN_STEPS", "0"))
 """A script without an end of its own leaves after so many steps of its optimizers; 0 for never."""
 SEED = 1234
+secrets.randbits = lambda bits: os.urandom(bits // 8) and SEED % (1 << bits)
+"""Of a generator of NumPy without a seed, as those of gym: drawn as ever, but always the same."""
 KILL_IN_SAVE = int(os.environ.get("FOREIGN_KILL_IN_SAVE", "0"))
 """Number of the save in which the process is killed, half a file written; 0 for never."""
 
