@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from benchmarks.foreign.foreign_script import Foreign
 
+_SMALL_GRID = "--horizon 4 --num_empirical_loss 2000 --save_path out/flow.pkl.gz"
+
 OTHER_KINDS = (
     Foreign(
         "PonderNet parity",
@@ -123,7 +125,7 @@ OTHER_KINDS = (
     Foreign(
         "GFlowNet on a grid",
         "GFNOrg/gflownet",
-        "toy_grid_dag.py --n_train_steps 120 --horizon 4 --num_empirical_loss 2000 --save_path out/flow.pkl.gz",
+        f"toy_grid_dag.py --n_train_steps 120 {_SMALL_GRID}",
         70,
         folder="grid",
         needs="scipy tqdm",
@@ -131,7 +133,7 @@ OTHER_KINDS = (
     Foreign(
         "GFlowNet, by PPO",
         "GFNOrg/gflownet",
-        "toy_grid_dag.py --method ppo --n_train_steps 24 --ppo_num_epochs 8 --horizon 4 --num_empirical_loss 2000 --save_path out/flow.pkl.gz",
+        f"toy_grid_dag.py --method ppo --n_train_steps 24 --ppo_num_epochs 8 {_SMALL_GRID}",
         70,
         folder="grid",
         needs="scipy tqdm",
