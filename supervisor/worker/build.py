@@ -171,7 +171,7 @@ class BuiltWorker(WorkerContext):
         trace(drivers, self.parts.all, lambda: self.progress.steps_done)
         if self.start is None:
             self.ordered.from_nothing()
-            self.files.record.begin_anew()
+            self.files.begin_anew()
 
     def _starting_point(self) -> None:
         """Where this attempt begins, and how it comes there."""

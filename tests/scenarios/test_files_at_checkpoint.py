@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -180,6 +181,40 @@ def test_a_resume_is_not_called_exact_where_files_could_not_be_recorded(
     assert "file" in resumed["reason"]
     if how == "another program":
         assert resumed["reason"].endswith("stay as they were last: sub.txt")
+
+
+ROWS = """import os, sqlite3
+with sqlite3.connect("rows.db") as base:
+    base.execute("create table if not exists row(step)"); base.execute("insert into row values(-1)")
+base.close()
+"""
+
+
+def test_an_attempt_from_the_beginning_finds_databases_as_the_first_did(tmp_path: Path) -> None:
+    prelude = script("weight average by hand").split("import copy")[0]
+    inserted = """base = sqlite3.connect("rows.db")
+    base.execute("insert into row values(?)", (step,)); base.commit(); base.close()"""
+
+    ended = supervised(
+        tmp_path,
+        f"{ROWS}{prelude}{LOOP}".replace("HOW", inserted),
+        settings=("checkpoint.every_steps=1000", "parting.enabled=false"),
+        options=("--policy", "observe_only"),
+        faults="[{kind: sigkill, step: 3}]",
+    )
+
+    assert ended.returncode == 0, ended.stderr
+    assert _steps(tmp_path / "rows.db") == [-1, *range(14)]
+    [kept] = (ended.run_dir / "aside").rglob("rows.db")
+    assert _steps(kept) == [-1, 0, 1, 2, -1]  # the second attempt's came before torch
+    assert any(f"kept in {kept.parents[0]}" in e["message"] for e in ended.events("warning"))
+
+
+def _steps(path: Path) -> list[int]:
+    base = sqlite3.connect(path)
+    found = [step for (step,) in base.execute("select step from row")]
+    base.close()
+    return found
 
 
 LOOP = """

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.storage.run.rundir import RunDirectory
-from supervisor.storage.script_files.file_lists import CompleteList
+from supervisor.storage.script_files.file_lists import CompleteList, open_for_writing
 from supervisor.storage.script_files.kept_versions import COPIED_BYTES, copy_private
 from supervisor.storage.script_files.set_aside import SetAside
 
@@ -50,9 +50,17 @@ class Databases:
         for line in self._list.read():
             self._load(line)
 
+    def __len__(self) -> int:
+        return len(self._known)
+
     def __contains__(self, path: str) -> bool:
         """Whether a file belongs to one of them."""
         return path in self._parts
+
+    def are_open(self) -> bool:
+        """Whether this process has one open now."""
+        in_use = set(open_for_writing())
+        return any(os.path.realpath(part) in in_use for part in self._parts)
 
     def opens(self, path: str, endings: Sequence[str]) -> None:
         """Called before the script opens a database for writing; usually one look-up."""

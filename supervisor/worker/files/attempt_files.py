@@ -60,6 +60,7 @@ class AttemptFiles(Part):
     ) -> None:
         rundir, rank, self.attempt = context.rundir, context.rank, context.attempt
         self.is_replay, self.journal = context.is_experiment, context.journal
+        self._is_alone, self._warn = context.place.is_alone, context.warn_aloud
         self.record = ScriptFiles(rundir, rank, context.progress.has_begun, tell)
         self.set_aside = SetAside(rundir, rank)
         self.replayed = ReplayedFiles(self.set_aside, self.record)
@@ -70,6 +71,27 @@ class AttemptFiles(Part):
             begins_again=context.attempt > 1 and starts,
             source=source,
         )
+
+    def begin_anew(self) -> None:
+        """Called before the script of an attempt that goes from no checkpoint. As files that are
+        appended to are cut, databases become what they were before the run; what it wrote into
+        them is kept. Not where the script has opened one before torch came, nor among several
+        ranks, of which another may have opened one by now."""
+        databases, aside = self.record.databases, self.set_aside
+        if len(databases) and self._is_alone and not self.is_replay:
+            try:
+                if databases.are_open():
+                    raise OSError("the script had one open before it imported torch")
+                databases.hide(aside)
+            except OSError as error:
+                aside.undo()
+                self._warn(f"databases hold what earlier attempts wrote into them: {error}")
+            if moved := sorted(aside.stored):
+                kept = aside.keep_for_a_person(
+                    moved, aside.arrived(), f"attempt_{self.attempt - 1}"
+                )
+                self._warn(f"databases begin as they did; what was written is kept in {kept}")
+        self.record.begin_anew()
 
     def hide_later(self, interval: int, since: float) -> None:
         """Puts the script's files aside: it is to find its folders as it found them first.

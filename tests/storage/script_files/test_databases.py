@@ -94,3 +94,16 @@ def test_a_training_that_begins_anew_goes_on_with_what_there_is(tmp_path: Path) 
     Databases(rundir, 0).hide(SetAside(rundir, 0))
 
     assert _rows(path) == [1, 2]
+
+
+def test_an_open_one_is_known_to_be_by_whatever_path_it_was_named(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path)
+    databases = Databases(RunDirectory(tmp_path / "run"), 0)
+    databases.opens(str(tmp_path / "link" / "study.db"), SQLITE)
+    assert not databases.are_open()
+
+    base = sqlite3.connect(tmp_path / "study.db")
+    assert databases.are_open()
+    base.close()
+
+    assert not databases.are_open()
