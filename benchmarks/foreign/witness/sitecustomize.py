@@ -55,7 +55,7 @@ def _torch_is_here(torch):
     torch.manual_seed(SEED)
     try:
         import numpy
-    except ImportError:
+    except ImportError:  # then there is nothing to seed
         pass
     else:
         numpy.random.seed(SEED)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import types
@@ -109,7 +110,10 @@ class Silence:
             os.dup2(kept, descriptor)
             os.close(kept)
         self._kept.clear()
-        known = set(self._log.read_bytes().splitlines()) if self._held else set()
+        known: set[bytes] = set()
+        if self._held:
+            with contextlib.suppress(OSError):  # without a log lines are told twice, not lost
+                known.update(self._log.read_bytes().splitlines())
         for descriptor, held in self._held:
             os.lseek(held, 0, os.SEEK_SET)
             with open(held, "rb") as lines, open(os.dup(descriptor), "wb") as out:

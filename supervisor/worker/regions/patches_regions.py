@@ -172,7 +172,7 @@ def _patch_updates(session: Seen) -> None:
     def is_left_alone(optimizer: Optimizer) -> bool:
         if not call_state.active or (cuda._initialized and is_capturing()):
             return True
-        return sum(one is optimizer for one in under_way) > 1
+        return len(under_way) > 1 and sum(one is optimizer for one in under_way) > 1
 
     @outside_dynamo
     def before(
@@ -180,8 +180,7 @@ def _patch_updates(session: Seen) -> None:
     ) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]] | None:
         # args[0] is the optimizer itself; inside `scaler.step` the depth is not 0.
         optimizer = args[0]
-        is_usual = call_state.active and len(under_way) < 2 and not cuda._initialized
-        if not is_usual and is_left_alone(optimizer):
+        if is_left_alone(optimizer):
             return None
         changed = session.hooks.now.before_update(optimizer, args[1:], kwargs)
         if changed is not None:
@@ -192,8 +191,7 @@ def _patch_updates(session: Seen) -> None:
 
     @outside_dynamo
     def after(optimizer: Optimizer, result: Any) -> Any:
-        is_usual = call_state.active and len(under_way) < 2 and not cuda._initialized
-        if is_usual or not is_left_alone(optimizer):
+        if not is_left_alone(optimizer):
             if call_state.replaying:
                 is_tensor = isinstance(result, torch.Tensor)
                 if optimizer not in returned:

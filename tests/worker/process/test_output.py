@@ -32,3 +32,11 @@ def test_what_a_dead_rank_had_not_said_yet_is_told(tmp_path: Path) -> None:
 
     assert ended.stdout.splitlines() == ["step 9", "of another process", "afterwards"]
     assert ended.stderr == "an error\n"
+
+
+def test_without_the_dead_ranks_log_all_is_told(tmp_path: Path) -> None:
+    line = [sys.executable, "-c", HELD, str(tmp_path / "nowhere.log")]
+    ended = subprocess.run(line, capture_output=True, text=True, timeout=60, check=True)
+
+    told = ["step 7", "step 8", "step 9", "of another process", "afterwards"]
+    assert ended.stdout.splitlines() == told
