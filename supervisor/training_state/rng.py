@@ -78,8 +78,8 @@ _SEARCHED_BYTES = 256
 _POINTER_OFFSET = object.__basicsize__
 """Of the address in a `torch.Generator`, right after Python's object header."""
 
-_MEMORY = struct.Struct(f"<Qi?xxxI{_WORDS}Ixxxxf?xxxd?xxxxxxx")
-_WHOLE = struct.Struct(f"<QiiQ{_WORDS}Qdddixxxxf?xxx")
+_MEMORY = struct.Struct(f"<Qi?xxxI{4 * _WORDS}sxxxxf?xxxd?xxxxxxx")
+_WHOLE = struct.Struct(f"<QiiQ{8 * _WORDS}sdddixxxxf?xxx")
 _HEAD_BYTES = struct.calcsize("<Qi?xxxI")
 
 
@@ -109,11 +109,11 @@ def whole_state(memory: bytes) -> torch.Tensor:
     Raises:
         struct.error: `memory` is of another length.
     """
-    seed, left, seeded, following, *rest = _MEMORY.unpack(memory)
-    words = rest[:_WORDS]
-    single, has_single, double, has_double = rest[_WORDS:]
+    seed, left, seeded, following, words, single, has_single, double, has_double = _MEMORY.unpack(
+        memory
+    )
     whole = _WHOLE.pack(
-        *(seed, left, seeded, following, *words),
+        *(seed, left, seeded, following, np.frombuffer(words, "<u4").astype("<u8").tobytes()),
         *(0.0, double if has_double else 0.0, 0.0, has_double),
         *(single if has_single else 0.0, has_single),
     )
@@ -130,7 +130,7 @@ def _window(generator: torch.Generator) -> memoryview:
     fits = type(generator).__basicsize__ >= _POINTER_OFFSET + ctypes.sizeof(ctypes.c_void_p)
     if len(whole) != _WHOLE.size or not fits:
         raise ValueError("another kind of generator")
-    words = struct.pack(f"<{_WORDS}I", *_WHOLE.unpack(whole)[4 : 4 + _WORDS])
+    words = np.frombuffer(_WHOLE.unpack(whole)[4], "<u8").astype("<u4").tobytes()
     address = ctypes.c_void_p.from_address(id(generator) + _POINTER_OFFSET).value or 0
     searched = _SEARCHED_BYTES + len(words)
     if not _is_readable(address, searched):

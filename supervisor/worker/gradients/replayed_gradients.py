@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -169,8 +169,9 @@ class ZeroGradients:
 
     def __init__(self) -> None:
         self._known: ByIdentity[torch.Tensor, torch.Tensor] = ByIdentity()
-        # Zeros → how many writes torch had counted when they were made.
-        self._writes: ByIdentity[torch.Tensor, int] = ByIdentity()
+        # `id` of zeros, which live as long as they are known → how many writes torch had counted
+        # when they were made.
+        self._writes: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
         self._sparse: ByIdentity[torch.Tensor, torch.Tensor] = ByIdentity()
 
     def saw(self, optimizers: Iterable[Optimizer]) -> None:
@@ -185,30 +186,40 @@ class ZeroGradients:
 
     def give(self, optimizers: Iterable[Optimizer]) -> None:
         """Called in place of a backward."""
-        for optimizer in optimizers:
-            for group in optimizer.param_groups:
-                for parameter in group["params"]:
-                    if parameter.grad is None and parameter.requires_grad:
-                        parameter.grad = self.of(parameter)
+        known = self._known.get
+        for parameter in _parameters(optimizers):
+            if parameter.grad is None and parameter.requires_grad:
+                zeros = known(parameter)
+                parameter.grad = self._made(parameter) if zeros is None else zeros
 
-    def are_still_zero(self, gradient: torch.Tensor) -> bool:
-        """Whether it was given here, and nobody has written to it since."""
-        writes = self._writes.get(gradient)
-        return writes is not None and bool(writes == gradient._version)
+    def are_still_zero(self, gradients: Sequence[torch.Tensor]) -> list[bool]:
+        """Of each: whether it was given here, and nobody has written to it since."""
+        writes, none = self._writes, (_nobody, 0)
+        known = [writes.get(id(gradient), none) for gradient in gradients]
+        return [
+            zeros() is gradient and count == gradient._version
+            for gradient, (zeros, count) in zip(gradients, known, strict=True)
+        ]
 
     def of(self, parameter: torch.Tensor) -> torch.Tensor:
         """Returns what a parameter gets."""
         zeros: torch.Tensor | None = self._known.get(parameter)
-        if zeros is None:
-            sparse = self._sparse.get(parameter)
-            if sparse is not None:
-                zeros = _sparse_zeros(sparse)
-            else:
-                zeros = torch.zeros_like(parameter, requires_grad=False)
-            self._known[parameter] = zeros
-            if not zeros.is_inference():
-                self._writes[zeros] = zeros._version
+        return self._made(parameter) if zeros is None else zeros
+
+    def _made(self, parameter: torch.Tensor) -> torch.Tensor:
+        sparse = self._sparse.get(parameter)
+        if sparse is not None:
+            zeros = _sparse_zeros(sparse)
+        else:
+            zeros = torch.zeros_like(parameter, requires_grad=False)
+        self._known[parameter] = zeros
+        if not zeros.is_inference():
+            self._writes[id(zeros)] = weakref.ref(zeros), zeros._version
         return zeros
+
+
+def _nobody() -> None:
+    """A reference to nothing."""
 
 
 def _sparse_zeros(gradient: torch.Tensor) -> torch.Tensor:
