@@ -9,7 +9,8 @@ from errno import ENOENT
 
 from supervisor.codes import OutsideCause, Warned
 from supervisor.errors import SupervisorError
-from supervisor.parent.attempt import Attempt, AttemptContext
+from supervisor.parent.attempt import Attempt
+from supervisor.parent.attempt_context import AttemptContext
 from supervisor.parent.nodes.members import NodesMissing
 from supervisor.parent.prepare import Preparation
 from supervisor.parent.process.launch import LaunchSpec

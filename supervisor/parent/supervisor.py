@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from supervisor.codes import OutsideCause
 from supervisor.errors import RunDirectoryError, UsageError
-from supervisor.parent.attempt import POLL_S, AttemptContext
+from supervisor.parent.attempt_context import POLL_S, AttemptContext
 from supervisor.parent.metrics.metrics import Metrics, metrics_for
 from supervisor.parent.nodes.member_link import ProbeFile
 from supervisor.parent.nodes.members import Members

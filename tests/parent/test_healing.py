@@ -276,9 +276,10 @@ def test_who_is_not_awaited_because_of_an_error_of_ours_does_not_keep_the_others
     watched.look()
     watched.healing.look = fails  # type: ignore[method-assign,assignment]
     attempt: Any = attempt_of(watched)
+    silence: Any = SimpleNamespace()
 
     with pytest.raises(OSError, match="no such file"):
-        Attempt._heal(attempt, watched.process, Watchdog(WatchdogSettings(), started_s=0.0), 0.0)
+        Attempt._heal(attempt, watched.process, silence, 0.0)
 
     assert watched.healing.is_given_up
     assert watched.memory.mailbox.declined
@@ -291,12 +292,11 @@ def attempt_of(watched: Watched) -> Any:
     return SimpleNamespace(
         _healing=watched.healing,
         _s=SimpleNamespace(inbox=SimpleNamespace(asked_by=None), agent=None),
-        _kill_at_s=None,
+        _signals=SimpleNamespace(kill_at_s=None),
         _watches=watches,
         _broken_since_s=None,
-        _hang=None,
-        _guarded=lambda what, work: None,
-        _is_completed=lambda rank: True,
+        _guards=lambda what, work: None,
+        _endings=SimpleNamespace(are_completed=lambda rank: True),
     )
 
 
@@ -308,12 +308,14 @@ def test_all_are_ended_soon_where_one_is_awaited_no_more(watched: Watched) -> No
     sent: list[int] = []
     watched.process.send = sent.append  # type: ignore[attr-defined]
     watchdog = Watchdog(WatchdogSettings(), started_s=0.0)
+    found: list[int] = []
+    silence: Any = SimpleNamespace(watchdog=watchdog, not_back=found.append)
 
-    Attempt._heal(attempt, watched.process, watchdog, watched.now_s)
+    Attempt._heal(attempt, watched.process, silence, watched.now_s)
     for passed_s in (0.0, LAST_WORDS_S):
-        Attempt._end_the_others(attempt, watched.process, watched.now_s + passed_s)
+        Attempt._end_the_others(attempt, watched.process, silence, watched.now_s + passed_s)
 
-    assert attempt._hung_rank == 1
+    assert found == [1]
     assert sent == [signal.SIGKILL]
 
 

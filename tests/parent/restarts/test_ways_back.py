@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from supervisor.parent import attempt
 from supervisor.parent.restarts.restart_policy import START, WaysBack
+from supervisor.parent.watching import first_step_lines
 from supervisor.records import LOADS_ALL, REPLAY, ExitCause, WorkerExit
 from supervisor.settings import FastForwardSettings
 from tests.parent.conftest import Ran
@@ -139,8 +139,8 @@ def test_a_long_fast_forward_says_how_far_it_is(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(attempt, "_TELL_AFTER_S", 0.0)
-    monkeypatch.setattr(attempt, "_TELL_EVERY_S", 0.0)
+    monkeypatch.setattr(first_step_lines, "_TELL_AFTER_S", 0.0)
+    monkeypatch.setattr(first_step_lines, "_TELL_EVERY_S", 0.0)
 
     supervise({"1": TRAINED, "2": [["replay", 20, 3.0], ["steps", 80, 90], COMPLETED]}, quiet=False)
 
