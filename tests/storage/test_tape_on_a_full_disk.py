@@ -53,7 +53,7 @@ def test_nothing_is_raised_and_nothing_is_lost(tmp_path: Path, fill: Fill) -> No
     assert reader.take(EntryKind.BOOL) == b"1"
     read = [reader.take(EntryKind.RANDOM_STATE) for _ in range(6000)]
     assert read == [bytes(100), b"tlate"] * 3000
-    assert reader.at_end
+    assert not reader.peek()
 
 
 def test_what_is_kept_in_memory_is_bounded(

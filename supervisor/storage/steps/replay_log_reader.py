@@ -65,10 +65,6 @@ class ReplayLogReader:
             os.close(self._descriptor)
         self._descriptor, self._kind = _NO_FILE, 0
 
-    @property
-    def at_end(self) -> bool:
-        return self._kind == 0
-
     def peek(self) -> int:
         """Returns the kind of the next entry, 0 at the end."""
         return self._kind

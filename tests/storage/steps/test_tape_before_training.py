@@ -36,7 +36,7 @@ def test_values_before_the_training_are_passed_over_and_files_and_batches_are_no
     assert passed == [bytes([2])]
     assert reader.take(EntryKind.INT) == bytes([6])
     assert reader.begin_training()  # a second call does nothing
-    assert reader.at_end
+    assert not reader.peek()
 
 
 def test_a_run_that_does_less_before_its_training_comes_to_the_same_place(tmp_path: Path) -> None:

@@ -187,7 +187,7 @@ def test_a_mark_on_the_tape_moves_with_what_is_put_before_it(tmp_path: Path) -> 
 
     reader = ReplayLogReader(tmp_path / "a.tape", end=offset)
     assert [reader.take(kind) for kind in (1, 3, 1)] == [b"first", b"between", b"second"]
-    assert reader.at_end
+    assert not reader.peek()
     reader.close()
 
 
