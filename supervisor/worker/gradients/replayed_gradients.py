@@ -169,9 +169,8 @@ class ZeroGradients:
 
     def __init__(self) -> None:
         self._known: ByIdentity[torch.Tensor, torch.Tensor] = ByIdentity()
-        # `id` of zeros, which live as long as they are known → how many writes torch had counted
-        # when they were made.
-        self._writes: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
+        # Zeros → how many writes torch had counted when they were made.
+        self._writes: ByIdentity[torch.Tensor, int] = ByIdentity()
         self._sparse: ByIdentity[torch.Tensor, torch.Tensor] = ByIdentity()
 
     def saw(self, optimizers: Iterable[Optimizer]) -> None:
@@ -186,19 +185,16 @@ class ZeroGradients:
 
     def give(self, optimizers: Iterable[Optimizer]) -> None:
         """Called in place of a backward."""
-        known = self._known.get
-        for parameter in _parameters(optimizers):
-            if parameter.grad is None and parameter.requires_grad:
-                zeros = known(parameter)
-                parameter.grad = self._made(parameter) if zeros is None else zeros
+        without = [p for p in _parameters(optimizers) if p.grad is None and p.requires_grad]
+        for parameter, zeros in zip(without, self._known.get_all(without), strict=True):
+            parameter.grad = self._made(parameter) if zeros is None else zeros
 
     def are_still_zero(self, gradients: Sequence[torch.Tensor]) -> list[bool]:
         """Of each: whether it was given here, and nobody has written to it since."""
-        writes, none = self._writes, (_nobody, 0)
-        known = [writes.get(id(gradient), none) for gradient in gradients]
+        counts = self._writes.get_all(gradients)
         return [
-            zeros() is gradient and count == gradient._version
-            for gradient, (zeros, count) in zip(gradients, known, strict=True)
+            count == gradient._version if count is not None else False
+            for gradient, count in zip(gradients, counts, strict=True)
         ]
 
     def of(self, parameter: torch.Tensor) -> torch.Tensor:
@@ -214,12 +210,8 @@ class ZeroGradients:
             zeros = torch.zeros_like(parameter, requires_grad=False)
         self._known[parameter] = zeros
         if not zeros.is_inference():
-            self._writes[id(zeros)] = weakref.ref(zeros), zeros._version
+            self._writes[zeros] = zeros._version
         return zeros
-
-
-def _nobody() -> None:
-    """A reference to nothing."""
 
 
 def _sparse_zeros(gradient: torch.Tensor) -> torch.Tensor:
