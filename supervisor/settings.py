@@ -44,9 +44,9 @@ class SnapshotSettings:
     """About how many steps back the kept copies lie. For what began longer ago, some 300 steps, a
     checkpoint serves: it costs no memory."""
     every_steps: Optional[int] = None  # noqa: UP045
-    """Copy every so many steps. None: as often as a quarter of `checkpoint.max_overhead` allows,
-    the check for corruption before each included; a young run copies when it is half as long again,
-    for 0.1 s and a hundredth of its time at most."""
+    """Copy every so many steps. None: as often as the budget allows that snapshots, with the check
+    for corruption before each, and exit copies share: a quarter of `checkpoint.max_overhead` and
+    `parting.max_overhead`. A young run copies when half as long again, for 0.1 s beyond that."""
     max_gib: float = 8.0
     """Memory that these copies may take together; fewer are kept when they are larger."""
     max_share: float = 0.25
@@ -64,10 +64,10 @@ class ExitCheckpointSettings:
     exception, no more memory, SIGTERM between two boundaries, a hang that SIGTERM ends; with
     several ranks also SIGKILL of any of them."""
     every_steps: Optional[int] = None  # noqa: UP045
-    """Keep it at every so many steps. None: as often as `max_overhead` allows."""
+    """Keep it at every so many steps. None: as often as the budget allows that it shares with
+    snapshots."""
     max_overhead: float = 0.0025
-    """Share of the run's time that keeping it may take: a failure loses 400 times that, or less
-    than a step where steps are longer."""
+    """Share of the run's time that this adds to the budget: a tenth of it is a tenth as often."""
 
 
 @dataclass

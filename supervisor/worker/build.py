@@ -337,7 +337,7 @@ class BuiltWorker(WorkerContext):
             *(self.exchanges, self.script_state, corruption, self.ordered, self.step_judge),
             *(self.trial, self.retry, self.samples, self.probes, self.model_scene, healing),
             RecordedSteps(self, self.recorder, is_retry=self.order.retry_until is not None),
-            SnapshotListener(self, self.whole, self.snapshots, times, corruption),
+            SnapshotListener(self, self.whole, self.snapshots, corruption),
             *(checkpoints, self.exit_checkpoint, LeaveListener(self, self.step_judge, checkpoints)),
             ComputeListener(self, self.compute, self.alerts),
             MemoryListener(self, self.memory, self.snapshots, checkpointer),

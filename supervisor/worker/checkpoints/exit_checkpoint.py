@@ -14,20 +14,14 @@ from supervisor.worker.checkpoints.checkpoint_writer import CapturedCheckpoint
 from supervisor.worker.checkpoints.checkpointer import Checkpointer
 from supervisor.worker.checkpoints.rank_memory import KEPT_BEGAN, KEPT_INTERVAL, RankMemory
 from supervisor.worker.core.boundaries import TimedPart
-from supervisor.worker.core.budget import Share, own_time, usual_cost
+from supervisor.worker.core.budget import own_time
 from supervisor.worker.core.part import Ended
 from supervisor.worker.core.worker_context import WorkerContext
 
-SOON = 10.0
-"""Times its cost, the second copy beside the process follows the first, for which the system had to
-find memory: from the second on it is known what one costs."""
-FIRST_S = 0.02
-"""The first copy is made at once where a look at the variables takes no longer; that of a larger
-state waits until it is within its share of the time, and the first checkpoint comes before it."""
-
 
 class ExitCheckpoint(TimedPart):
-    """Keeps a healthy state in memory as often as its cost allows, and writes it at the end.
+    """Keeps a healthy state in memory as often as the shared budget allows, and writes it at the
+    end. The first copy of a large state waits for credit, and the first checkpoint comes before it.
 
     The memory is that of the last checkpoint. What was copied at a boundary stays right whatever
     happens behind it, an update that breaks off included.
@@ -56,9 +50,8 @@ class ExitCheckpoint(TimedPart):
         self._keeps_saved = self._is_enabled and wants_state is not None
         self._wants_state = wants_state or (lambda: False)
         self._every = settings.every_steps
-        self._share = Share(settings.max_overhead)
-        self._first = Share(settings.max_overhead, allowance_s=FIRST_S)
-        self._began = time.monotonic()
+        is_timed = self._is_enabled and self._every is None
+        self._member = context.budget.join(settings.max_overhead if is_timed else 0.0)
         self._capture = capture
         self._checkpointer = checkpointer
         self._script_files = capture.script_files
@@ -69,14 +62,12 @@ class ExitCheckpoint(TimedPart):
         self._warn = context.warn
         self._of_rank = of_rank
         self._rank_kept = -1
-        self._cost_s = 0.0
-        self._next_at = 0.0
 
     def next_boundary(self, step: int) -> tuple[float, float]:
         if not self._is_enabled:
             return math.inf, math.inf
         if self._every is None:
-            return math.inf, self._due_at()
+            return math.inf, self._member.next_at(self._capture.cost_s)
         return float(step - step % self._every + self._every), math.inf
 
     def at_boundary(self, step: int) -> None:
@@ -97,7 +88,8 @@ class ExitCheckpoint(TimedPart):
             self._script_files.expect_interval()
         else:
             self._keep_for_rank(self._of_rank, captured)
-        self._has_cost(own_time() - started)
+        if self._every is None:
+            self._member.took(own_time() - started, time.monotonic())
 
     def _follows_save(self, step: int) -> bool:
         """A rank that comes back alone must not go back to before the last checkpoint: its own part
@@ -174,18 +166,4 @@ class ExitCheckpoint(TimedPart):
             return True
         if self._every is not None:
             return step % self._every == 0
-        return time.monotonic() >= self._due_at()
-
-    def _due_at(self) -> float:
-        """In the time of `time.monotonic`. What a killed process leaves cannot wait."""
-        if self._cost_s or self._of_rank is not None:
-            return self._next_at
-        return self._began + max(0.0, self._first.from_s(self._capture.cost_s))
-
-    def _has_cost(self, seconds: float) -> None:
-        is_first = not self._cost_s
-        self._cost_s = usual_cost(self._cost_s, seconds)
-        apart = self._share.apart_s(self._cost_s)
-        if is_first and self._of_rank is not None:
-            apart = min(apart, SOON * seconds)
-        self._next_at = time.monotonic() + apart
+        return time.monotonic() >= self._member.next_at(self._capture.cost_s)

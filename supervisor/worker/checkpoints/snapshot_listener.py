@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping
 from typing import Any, ClassVar, Protocol
 
@@ -10,14 +11,12 @@ from supervisor.training_state.host_memory import HOST_MEMORY
 from supervisor.training_state.snapshot import SnapshotRing
 from supervisor.uncollected import uncollected
 from supervisor.worker.checkpoints.whole_state import WholeState
-from supervisor.worker.core.boundaries import StepTimes, TimedPart
-from supervisor.worker.core.budget import CHECKPOINTS, Share, own_time, usual_cost
+from supervisor.worker.core.boundaries import TimedPart
+from supervisor.worker.core.budget import CHECKPOINTS, own_time
 from supervisor.worker.core.part import ALWAYS, Arrived
 from supervisor.worker.core.worker_context import WorkerContext
 
 MIN_STEPS = 10
-EARLY = Share(0.01, allowance_s=0.1)
-"""Of a young attempt's time: a rollback loses no more than a third of its steps then."""
 
 
 class SnapshotCheck(Protocol):
@@ -30,8 +29,10 @@ class SnapshotCheck(Protocol):
 
 
 class SnapshotListener(TimedPart):
-    """Takes a snapshot as often as its cost and that of the check for corruption before it allow,
-    whatever the number of steps between; never while the predictor warns."""
+    """Takes a snapshot as often as the shared budget allows, the check for corruption before it
+    included, whatever the number of steps between. A young attempt takes one when it is half as
+    long again, while there is credit: a rollback loses a third of its steps then. While the
+    predictor warns, the state is checked and not copied."""
 
     name = "snapshots"
 
@@ -40,25 +41,25 @@ class SnapshotListener(TimedPart):
         context: WorkerContext,
         whole: WholeState,
         snapshots: SnapshotRing,
-        times: StepTimes,
         corruption: SnapshotCheck,
     ) -> None:
         super().__init__(context.turns)
+        settings = context.settings
         self._corruption = corruption
         self._checking = context.breakers(corruption.name)
-        self._is_enabled = context.settings.snapshot.enabled
-        self._every = context.settings.snapshot.every_steps
-        self._share = Share((1.0 - CHECKPOINTS) * context.settings.checkpoint.max_overhead)
+        self._is_enabled = settings.snapshot.enabled
+        self._every = settings.snapshot.every_steps
+        share = (1.0 - CHECKPOINTS) * settings.checkpoint.max_overhead
+        is_timed = self._is_enabled and self._every is None
+        self._member = context.budget.join(share if is_timed else 0.0)
         self._warn = context.warn
         self._whole = whole
         self._snapshots = snapshots
-        self._times = times
         self._health = context.health
-        self._next = 1.0 if self._is_enabled else math.inf
-        self._next_look = 0.0
         self._from_step = 0
+        self._next = 1.0 if self._is_enabled else math.inf
+        self._early = 1.0  # while there is credit
         self._made_ahead = not self._is_enabled
-        self._cost_s = self._spent_s = 0.0
 
     def before_first_update(self) -> None:
         """Keeps the untrained state."""
@@ -67,28 +68,56 @@ class SnapshotListener(TimedPart):
 
     def goes_live(self, arrived: Arrived) -> None:
         self._from_step = arrived.step
-        self._next = arrived.step + 1 if self._is_enabled else math.inf
+        self._next = self._early = arrived.step + 1 if self._is_enabled else math.inf
 
     def next_boundary(self, step: int) -> tuple[float, float]:
         if not self._made_ahead:
             return ALWAYS
-        return max(self._next, step + MIN_STEPS if self._snapshots.is_making else 0), math.inf
+        if self._snapshots.is_making:
+            return step + MIN_STEPS, math.inf
+        if step < self._next:
+            return self._next, math.inf
+        later = step + MIN_STEPS if self._health.is_warning else math.inf
+        return self._early if step < self._early else later, self._at(step)
 
     def is_due(self, step: int) -> bool:
-        return step >= self._next and not self._snapshots.is_making
+        if step < self._next or self._snapshots.is_making:
+            return False
+        return time.monotonic() >= self._at(step)
+
+    def _at(self, step: int) -> float:
+        """From when on one is due at `step`."""
+        if self._every is not None:
+            return 0.0
+        is_early = step >= self._early and not self._health.is_warning
+        return self._member.early_at if is_early else self._member.next_at()
 
     def at_boundary(self, step: int) -> None:
         schedule = self._turns.schedule
         if not self._made_ahead and step > self._from_step:
             self._made_ahead = True
             self._snapshots.make_ahead(step, self._whole.for_rollback()[0])
-        if schedule.is_restarting or schedule.repeats():
-            return
-        if self.has_turn(step) and not self._health.is_warning:
+        if not (schedule.is_restarting or schedule.repeats()) and self.has_turn(step):
             self._take(step)
-        elif step >= max(self._next, self._next_look):
-            self._next_look = step + self._apart(step)
-            self._is_sound(step)
+
+    @uncollected()
+    def _take(self, step: int) -> None:
+        started = own_time()
+        device_s = 0.0
+        is_sound = self._is_sound(step)
+        if is_sound and not self._health.is_warning:
+            self._copy(step)
+            device_s = self._snapshots.device_s
+            after = self._every or MIN_STEPS
+            self._early = step + max(after, 0.5 * (step - self._from_step))
+        else:  # the copy is made up for
+            after = MIN_STEPS if is_sound else 1
+            self._early = step + 1
+        self._next = step + after
+        if self._every is None:
+            self._member.took(own_time() - started + device_s, time.monotonic())
+        if told := HOST_MEMORY.news():
+            self._warn(told)
 
     def _is_sound(self, step: int) -> bool:
         if self._checking.is_on:
@@ -96,31 +125,9 @@ class SnapshotListener(TimedPart):
                 return self._corruption.check(step)
         return True
 
-    @uncollected()
-    def _take(self, step: int) -> None:
-        started = own_time()
-        if not self._is_sound(step):
-            self._next = step + 1
-            return
+    def _copy(self, step: int) -> None:
         state, looks = self._whole.for_rollback()
         extras = {"pipeline_step": step, "held_look": looks}
         if self._snapshots.take(step, state, extras) and self._checking.is_on:
             with self._checking:
                 self._corruption.checked(step, state)
-        cost = own_time() - started + self._snapshots.device_s
-        if told := HOST_MEMORY.news():
-            self._warn(told)
-        if self._every is not None:
-            self._next = step + self._every
-            return
-        self._spent_s += cost
-        self._cost_s = usual_cost(self._cost_s, cost)
-        self._next = step + self._apart(step)
-
-    def _apart(self, step: int) -> int:
-        """Steps until the next one: as many as its share of the time allows, or half as many as
-        there were in this attempt."""
-        usual_s, made = self._times.usual_s or math.inf, step - self._from_step
-        apart = self._share.apart_s(self._cost_s) / usual_s
-        early = EARLY.from_s(self._spent_s + self._cost_s) / usual_s - made
-        return max(MIN_STEPS, math.ceil(min(apart, max(made / 2, early))))

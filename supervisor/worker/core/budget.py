@@ -10,6 +10,9 @@ from pathlib import Path
 CHECKPOINTS = 0.75
 """Of `checkpoint.max_overhead`; snapshots, which are more frequent and cost less, have the rest."""
 SCHEDSTAT = Path("/proc/thread-self/schedstat")
+ALLOWANCE_S = 0.1
+"""Beyond its share, once: a small model takes 15 to 30 ms for its first exit copy, 4 ms for each of
+13 snapshots until they are as far apart as later. A hundredth of 2,000 steps of 5 ms."""
 FIRST_STEP = 20
 """No look before it: compilation, caching allocators and lazy layers are done by then."""
 
@@ -29,10 +32,6 @@ class Share:
     def allows(self, spent_s: float, elapsed_s: float) -> bool:
         """Whether so much may have been spent by now."""
         return spent_s <= self.allowance_s + self.of_time * elapsed_s
-
-    def from_s(self, spent_s: float) -> float:
-        """Seconds of training from which on so much may have been spent."""
-        return (spent_s - self.allowance_s) / max(self.of_time, 1e-9)
 
     def apart_s(self, cost_s: float) -> float:
         """Seconds between two pieces of work that take `cost_s` each."""
@@ -54,6 +53,80 @@ def usual_cost(before_s: float, cost_s: float) -> float:
     """Returns what a piece of work costs usually, after one more; `before_s` is 0 for the first.
     One that was held up counts for a fifth, a cheaper one at once."""
     return min(cost_s, 0.8 * (before_s or cost_s) + 0.2 * cost_s)
+
+
+class SharedBudget:
+    """What copies of the state that can wait may cost together: snapshots, with the check for
+    corruption before each, and exit copies, with the census in each.
+
+    Credit grows with time at the sum of the members' shares, and a turn waits until the credit pays
+    what it costs usually. So all together have spent at most the share of the time, the allowance,
+    and one turn of each, whatever turns cost. A pause of the script is credit for one turn at most.
+
+    `now` is `time.monotonic()`, as everywhere here; `share` that of all together.
+    """
+
+    def __init__(self, now: float) -> None:
+        self.share = 0.0
+        self.members: list[BudgetMember] = []
+        self._credit_s, self._at = ALLOWANCE_S, now
+
+    def join(self, share: float) -> BudgetMember:
+        """Adds a member, with the share of the time that it would have alone; 0 for one that has no
+        turns of its own."""
+        member = BudgetMember(self, max(share, 1e-9))
+        self.members.append(member)
+        self.share += member.share
+        return member
+
+    @property
+    def dearest_s(self) -> float:
+        """What the dearest turn costs usually."""
+        return max(member.usual_s for member in self.members)
+
+    def pays_at(self, cost_s: float) -> float:
+        """When there will be so much credit; it may be in the past."""
+        return self._at + (cost_s - self._credit_s) / self.share
+
+    def spend(self, cost_s: float, now: float) -> None:
+        grown_s = self._credit_s + self.share * (now - self._at)
+        self._credit_s = min(grown_s, max(ALLOWANCE_S, self.dearest_s)) - cost_s
+        self._at = now
+
+
+class BudgetMember:
+    """One that shares a budget: adds `share` of the time; a turn of it costs `usual_s`."""
+
+    def __init__(self, budget: SharedBudget, share: float) -> None:
+        self.share = share
+        self.usual_s = 0.0
+        self._budget = budget
+        self._last_at = -math.inf
+
+    def took(self, cost_s: float, now: float) -> None:
+        """It has had a turn, which cost `cost_s` of `own_time`."""
+        self.usual_s = usual_cost(self.usual_s, cost_s)
+        self._last_at = now
+        self._budget.spend(cost_s, now)
+
+    @property
+    def early_at(self) -> float:
+        """From when on there is credit for a turn, in the time of `time.monotonic`."""
+        return self._budget.pays_at(self.usual_s)
+
+    def next_at(self, first_s: float = 0.0) -> float:
+        """When its next turn is: with credit for it, and an interval after the last one. A failure
+        costs half an interval; the sum of such losses is least if they are as the roots of costs.
+
+        Args:
+            first_s: what its first turn takes beside the copy, for which others' turns stand.
+        """
+        budget = self._budget
+        if self._last_at == -math.inf:
+            return budget.pays_at(first_s + budget.dearest_s)
+        roots = sum(one.share * math.sqrt(one.usual_s) for one in budget.members)
+        apart_s = math.sqrt(self.usual_s) * roots / (self.share * budget.share)
+        return max(self.early_at, self._last_at + apart_s)
 
 
 class Pace:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from supervisor.actions.controls import Controls
 from supervisor.config import load_resolved_policy
 from supervisor.ranks import RankPlace
@@ -13,6 +15,7 @@ from supervisor.storage.run.rundir import RunDirectory
 from supervisor.training_state.registry import Registry
 from supervisor.worker.core.boundaries import BoundarySchedule, GroupTurns, Turns
 from supervisor.worker.core.breakers import Breakers
+from supervisor.worker.core.budget import SharedBudget
 from supervisor.worker.core.call_state import CallState
 from supervisor.worker.core.progress import Progress, RunWarnings, ScriptUse
 from supervisor.worker.core.run_health import RunHealth
@@ -35,6 +38,7 @@ class WorkerContext:
         policy, order: what may be changed, and where this attempt begins.
         journal: of this rank; `group_journal` is for what all ranks find, decide and do alike: the
             first rank writes it.
+        budget: of the copies of the state that can wait.
         suffix: of the files that each rank has for itself, beside those of the first rank.
         is_experiment: this is a replay of `supervisor explain`.
 
@@ -68,6 +72,7 @@ class WorkerContext:
         self.warn = RunWarnings(self.journal, self.progress)
         self.breakers = Breakers(self.journal, self.call_state.turn_off, self.progress.lose_replay)
         self.schedule = schedule
+        self.budget = SharedBudget(time.monotonic())
         self.turns = (Turns if place.is_alone else GroupTurns)(schedule)
         self.health = RunHealth(RiskLines.of(self.policy))
 

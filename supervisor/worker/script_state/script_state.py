@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,7 +16,6 @@ from supervisor.training_state.rng import random_position
 from supervisor.training_state.script_state.facts import COMPARED_BYTES, fact_of, is_unseen
 from supervisor.training_state.script_state.place import Place
 from supervisor.training_state.script_state.put_back import put_back
-from supervisor.training_state.script_state.reach import Reach
 from supervisor.training_state.script_state.script_state import (
     PROCESS_NUMBER,
     RANDOM_NUMBERS,
@@ -31,15 +29,12 @@ from supervisor.training_state.script_state.script_state import (
 )
 from supervisor.training_state.tensors import local
 from supervisor.worker.core.breakers import Breakers
-from supervisor.worker.core.budget import Share
 from supervisor.worker.core.part import Part, SavePoint
 from supervisor.worker.outside_draws.outside_draws import OUTSIDE
 from supervisor.worker.script_state.gathering_calls import unseen_gathering
 from supervisor.worker.script_state.user_frames import call_under_way, user_frames
 from supervisor.worker.script_state.user_tensors import UserTensors, registry_tensors
 
-BUDGET = Share(0.005, allowance_s=5.0)
-"""A short run with many checkpoints may spend more: 500 script states of a small script."""
 _ROUNDS = 8
 """What lies within a missing container is put back one level a round."""
 _KEPT_BYTES = 2**24
@@ -94,8 +89,6 @@ class ScriptStatePart(Part):
         self._part = breakers("census")
         self._first: ScriptState | None = None
         self._found: dict[str, Any] = {}
-        self._begun = time.monotonic()
-        self._spent_s = 0.0
 
     def training_starts(self) -> None:
         """Takes the first one; last of all parts, after what others do with files and ranks.
@@ -103,21 +96,17 @@ class ScriptStatePart(Part):
         Only then: one that is taken later, because this one failed, would say that what the
         training changed meanwhile differs by nature.
         """
-        first = self._take(reach_of(user_frames()))
+        first = ScriptState.take(reach_of(user_frames()), self._in_registry())
         first.facts[RANDOM_NUMBERS] = random_position()
         first.facts[PROCESS_NUMBER] = f"= {os.getpid()}"
         self._first = first
 
     def save(self, point: SavePoint) -> None:
-        """Not where it would take too long, but where its time is limited by whoever asks."""
-        is_paid, spent = point.for_later, self._spent_s
-        elapsed = time.monotonic() - self._begun
-        if self._first is None or not (is_paid or BUDGET.allows(spent, elapsed)):
-            return
-        with self._part:
-            point.hold({"census": self._take(point.reach).pack(self._first)})
-            if is_paid:
-                self._spent_s = spent
+        """Its time is that of the save or the exit copy, whose interval yields."""
+        if self._first is not None:
+            with self._part:
+                script_state = ScriptState.take(point.reach, self._in_registry())
+                point.hold({"census": script_state.pack(self._first)})
 
     def keep_small_values(self) -> None:
         """Called in a replay before its first update: keeps small tensors and arrays as
@@ -220,12 +209,6 @@ class ScriptStatePart(Part):
     def _look(self, then: ScriptState) -> tuple[ScriptState, dict[str, Any]]:
         but = self._in_registry()
         return ScriptState.with_places(user_frames(), but, call_under_way(), like=then)
-
-    def _take(self, reach: Reach) -> ScriptState:
-        started = time.thread_time()  # waiting for other processes is no cost of the script state
-        script_state = ScriptState.take(reach, self._in_registry())
-        self._spent_s += time.thread_time() - started
-        return script_state
 
     def _in_registry(self) -> set[int]:
         return storages(registry_tensors(self._registry))

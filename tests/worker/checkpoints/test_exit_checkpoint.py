@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import torch
@@ -96,6 +97,17 @@ def test_the_first_copy_of_a_large_state_waits_until_it_is_within_its_share(
 
     assert small.checkpoints() != []
     assert large.checkpoints() == []
+
+
+def test_what_snapshots_have_spent_is_waited_for(tmp_path: Path, start: Start) -> None:
+    early, late = (start(tmp_path / name, [ALWAYS[0]]) for name in ("early", "late"))
+    late.worker.budget.spend(60.0, time.monotonic())
+    for live in (early, late):
+        live.steps(12)
+        fails(live)
+
+    assert early.checkpoints() != []
+    assert late.checkpoints() == []
 
 
 def test_what_a_checkpoint_took_to_gather_is_what_a_copy_will_cost(

@@ -12,6 +12,7 @@ import pytest
 from supervisor.worker.checkpoints import snapshot_listener
 from supervisor.worker.checkpoints.snapshot_listener import SnapshotListener
 from supervisor.worker.core.boundaries import BoundarySchedule, Turns
+from supervisor.worker.core.budget import ALLOWANCE_S, SharedBudget
 from supervisor.worker.core.part import Arrived
 
 SHARE = 0.0025
@@ -27,6 +28,9 @@ class Training:
         self.snapshots: list[int] = []
         self.checks: list[int] = []
         monkeypatch.setattr(snapshot_listener, "own_time", lambda: self.now_s)
+        clock = SimpleNamespace(monotonic=lambda: self.now_s)
+        monkeypatch.setattr(snapshot_listener, "time", clock)
+        self.budget = SharedBudget(0.0)
         settings = SimpleNamespace(
             snapshot=SimpleNamespace(enabled=True, every_steps=None),
             checkpoint=SimpleNamespace(max_overhead=4 * SHARE),
@@ -35,11 +39,11 @@ class Training:
             turns=Turns(BoundarySchedule()),
             breakers=lambda name: _Breaker(),
             settings=settings,
+            budget=self.budget,
             warn=None,
             health=self,
         )
         whole: Any = SimpleNamespace(for_rollback=lambda: ({}, {}))
-        self.times: Any = SimpleNamespace(usual_s=0.0)  # not known yet
         self.made_ahead: list[int] = []
         self.ring: Any = SimpleNamespace(
             take=self._take,
@@ -48,7 +52,8 @@ class Training:
             make_ahead=lambda step, _: self.made_ahead.append(step),
         )
         check: Any = SimpleNamespace(name="", check=self._check, checked=lambda *_: None)
-        self.listener = SnapshotListener(context, whole, self.ring, self.times, check)
+        self.listener = SnapshotListener(context, whole, self.ring, check)
+        self.next = (0.0, 0.0)
 
     def _spend(self) -> None:
         self.now_s += self.cost_s / 2
@@ -68,9 +73,10 @@ class Training:
         if not first:
             self.listener.before_first_update()
         for step in range(first + 1, first + steps):
-            self.now_s, self.times.usual_s = self.now_s + self.step_s, self.step_s
-            if step >= self.listener.next_boundary(step)[0]:
+            self.now_s += self.step_s
+            if step >= self.next[0] or self.now_s >= self.next[1]:
                 self.listener.at_boundary(step)
+                self.next = self.listener.next_boundary(step)
 
     @property
     def share(self) -> float:
@@ -109,26 +115,38 @@ def test_a_young_run_loses_a_third_of_its_steps_at_most(monkeypatch: pytest.Monk
     assert training.snapshots == pytest.approx(steps, abs=2)
 
 
-def test_snapshots_of_a_young_run_have_a_share_of_its_time_too(
+def test_a_young_run_may_take_the_allowance_and_its_share_and_no_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    training = Training(monkeypatch, step_s=0.004, cost_s=0.2)
+    training = Training(monkeypatch, step_s=0.004, cost_s=0.04)
 
+    training.run(6000)
+
+    assert training.snapshots[:3] == pytest.approx([0, 10, 2000], abs=15)
+    assert training.spent_s <= ALLOWANCE_S + SHARE * training.now_s
+
+
+def test_what_another_member_has_spent_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    training = Training(monkeypatch, step_s=0.004, cost_s=0.004)
+    other = training.budget.join(SHARE)
     training.run(2000)
+    kept = list(training.snapshots)
+    other.took(0.4, training.now_s)
 
-    assert training.snapshots == [0, 10]
-    training.run(15_000, first=2000)
-    assert training.snapshots == pytest.approx([0, 10, 12_500], abs=2)
+    training.run(30_000, first=2000)
+
+    waited_s = 0.004 * (training.snapshots[len(kept)] - 2000)
+    assert (0.4 - ALLOWANCE_S) / (2 * SHARE) <= waited_s <= 0.41 / (2 * SHARE)
 
 
 def test_a_resumed_attempt_is_young_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    training = Training(monkeypatch, step_s=0.004, cost_s=0.04)
+    training = Training(monkeypatch, step_s=0.004, cost_s=0.004)
     training.listener.goes_live(Arrived(step=70_000, path=Path(), state={}, meta={}))
 
-    training.run(3000, first=70_000)
+    training.run(100, first=70_000)
 
-    early = [step - 70_000 for step in training.snapshots[:4]]
-    assert early == pytest.approx([1, 11, 500, 1500], abs=2)
+    early = [step - 70_000 for step in training.snapshots]
+    assert early == pytest.approx([1, 11, 21, 32, 48, 72], abs=2)
 
 
 def test_a_step_that_takes_longer_than_snapshots_are_apart_is_no_reason_for_more_of_them(
@@ -152,7 +170,10 @@ def test_while_the_predictor_warns_the_state_is_checked_as_seldom_and_not_kept(
     training.run(2000, first=2000)
 
     assert training.snapshots == kept
-    assert 1 <= len(training.checks) - checked <= 5
+    assert 1 <= len(training.checks) - checked <= 10  # each costs half of a snapshot
+    training.is_warning = False
+    training.run(30, first=4000)
+    assert len(training.snapshots) == len(kept) + 1  # the copy is made up for
 
 
 def test_memory_is_made_after_the_first_update_and_waited_for(
@@ -169,4 +190,4 @@ def test_memory_is_made_after_the_first_update_and_waited_for(
 
     assert training.made_ahead == [1]
     assert early == [0]
-    assert training.snapshots[1] == 32
+    assert 31 < training.snapshots[1] <= 41
