@@ -7,10 +7,11 @@ from typing import Any, TypeVar
 
 from supervisor.by_identity import ByIdentity
 from supervisor.worker.core.call_state import CallState, has_compiled
-from supervisor.worker.core.part import Part, SavePoint
+from supervisor.worker.core.part import Arrived, Part, SavePoint
 from supervisor.worker.loading.loading_proof import LoadingPromise, LoadingProof
 from supervisor.worker.loading.stream_proof import StreamProof
 from supervisor.worker.loading.worker_proof import WorkerProof
+from supervisor.worker.loading.workers_data import WorkersData
 
 P = TypeVar("P", bound=LoadingProof | WorkerProof)
 
@@ -48,6 +49,7 @@ class LoadingProofs(Part):
         self._of_workers: ByIdentity[Any, list[WorkerProof]] = ByIdentity()
         self._of_streams: ByIdentity[Any, list[StreamProof]] = ByIdentity()
         self._proofs: list[LoadingProof | WorkerProof] = []
+        self._workers_data: WorkersData | None = None
 
     def of(self, fetcher: Any) -> LoadingProof:
         """The proof for what a map-style fetcher loads."""
@@ -98,6 +100,13 @@ class LoadingProofs(Part):
     def save(self, point: SavePoint) -> None:
         point.hold({"told_states": self.dataset_states()})
         point.note({"pure_loading": self.left_out()})
+
+    def before_state(self) -> None:
+        self._workers_data = WorkersData()
+
+    def after_state(self, arrived: Arrived) -> list[str]:
+        data, self._workers_data = self._workers_data, None
+        return [] if data is None else data.outdated()
 
     def left_out(self) -> list[int]:
         """Numbers of the data sets whose loading a resume from here on may leave out. Called at a
