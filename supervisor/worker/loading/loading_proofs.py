@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -10,10 +11,11 @@ from supervisor.worker.core.call_state import CallState, has_compiled
 from supervisor.worker.core.part import Arrived, Part, SavePoint
 from supervisor.worker.loading.loading_proof import LoadingPromise, LoadingProof
 from supervisor.worker.loading.stream_proof import StreamProof
-from supervisor.worker.loading.worker_proof import WorkerProof
+from supervisor.worker.loading.worker_proof import Iteration, WorkerProof
 from supervisor.worker.loading.workers_data import WorkersData
 
 P = TypeVar("P", bound=LoadingProof | WorkerProof)
+_NAMED = 3
 
 
 class LoadingProofs(Part):
@@ -26,6 +28,7 @@ class LoadingProofs(Part):
         is_noted: what data sets load is watched and on the replay log; a resume goes by its replay
             log.
         may_leave_out: this process may leave loading out, and its checkpoints may promise it.
+        iterations: the iterators of loaders with workers that are watched.
     """
 
     name = "loading"
@@ -41,6 +44,7 @@ class LoadingProofs(Part):
         self.is_noted = is_noted
         self.may_leave_out = may_leave_out
         self.promise = LoadingPromise(call_state) if promised else None
+        self.iterations: weakref.WeakKeyDictionary[Any, Iteration] = weakref.WeakKeyDictionary()
         self._call_state = call_state
         self._given_up = LoadingProof(-1, self, LoadingProofs, call_state)
         self._given_up.is_given_up = True
@@ -106,7 +110,11 @@ class LoadingProofs(Part):
 
     def after_state(self, arrived: Arrived) -> list[str]:
         data, self._workers_data = self._workers_data, None
-        return [] if data is None else data.outdated()
+        found = {} if data is None else data.outdated()
+        for iterator in found.values():
+            if (iteration := self.iterations.get(iterator)) is not None:
+                iteration.is_outdated = True
+        return [f"a loader's workers still have {path} of the replay" for path in [*found][:_NAMED]]
 
     def left_out(self) -> list[int]:
         """Numbers of the data sets whose loading a resume from here on may leave out. Called at a

@@ -10,6 +10,10 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
+from supervisor.worker.core.call_state import CallState
+from supervisor.worker.core.part import Arrived
+from supervisor.worker.loading.loading_proofs import LoadingProofs
+from supervisor.worker.loading.worker_proof import Iteration, WorkerNote, WorkerProof
 from supervisor.worker.loading.workers_data import WorkersData
 
 
@@ -39,15 +43,17 @@ def under_way(rewards: Rewards) -> Iterator[Any]:
     iterator._shutdown_workers()
 
 
-@pytest.mark.usefixtures("under_way")
 @pytest.mark.parametrize("name", ["values", "counts"])
-def test_what_is_put_back_after_workers_were_started_is_named(rewards: Rewards, name: str) -> None:
+def test_what_is_put_back_after_workers_were_started_is_named(
+    rewards: Rewards, under_way: Any, name: str
+) -> None:
     data = WorkersData()
 
     getattr(rewards, name)[2] = 1
 
-    (reason,) = data.outdated()
-    assert f"dataset.{name}" in reason
+    ((path, iterator),) = data.outdated().items()
+    assert path.endswith(f"dataset.{name}")
+    assert iterator is under_way
 
 
 @pytest.mark.usefixtures("under_way")
@@ -56,7 +62,7 @@ def test_shared_memory_is_seen_by_the_workers(rewards: Rewards) -> None:
 
     rewards.shared[2] = 1
 
-    assert data.outdated() == []
+    assert not data.outdated()
 
 
 def test_a_data_set_without_running_workers_is_put_back_whole(
@@ -67,4 +73,23 @@ def test_a_data_set_without_running_workers_is_put_back_whole(
 
     rewards.values[2] = 1
 
-    assert data.outdated() == []
+    assert not data.outdated()
+
+
+def test_batches_of_outdated_workers_are_loaded_again_unless_loading_draws_or_changes(
+    rewards: Rewards, under_way: Any
+) -> None:
+    proofs = LoadingProofs(CallState(), promised=False)
+    proof = WorkerProof(0, rewards, len, promised=False)
+    iteration = proofs.iterations[under_way] = Iteration(0, proof)
+    pure, drawing = WorkerNote(b"", True), WorkerNote(b"1", True)
+    changing = WorkerNote(b"", False, fault="it counts")
+    assert not iteration.is_to_be_loaded_here(pure)
+
+    proofs.before_state()
+    rewards.values[2] = 1
+    (reason,) = proofs.after_state(Arrived(step=1, path=None, state={}, meta={}))  # type: ignore[arg-type]
+
+    assert "dataset.values" in reason
+    notes = (pure, drawing, changing, None)
+    assert [iteration.is_to_be_loaded_here(note) for note in notes] == [True, False, False, False]
