@@ -24,20 +24,20 @@ def make(material: str, checkout: Path) -> None:
         KINDS[kind](path)
 
 
-def mnist(folder: Path) -> None:
+def mnist(folder: Path, name: str = "MNIST") -> None:
     """The four files of MNIST as torchvision unpacks them: blurred bars, one place a digit."""
     chance = np.random.default_rng(0)
-    raw = folder / "MNIST" / "raw"
+    raw = folder / name / "raw"
     raw.mkdir(parents=True, exist_ok=True)
-    for name, count in (("train", TRAIN), ("t10k", TEST)):
+    for part, count in (("train", TRAIN), ("t10k", TEST)):
         labels = chance.integers(0, 10, count).astype(np.uint8)
         pictures = chance.integers(0, 90, (count, 28, 28)).astype(np.uint8)
         for picture, label in zip(pictures, labels, strict=True):
             picture[2 + 2 * label : 6 + 2 * label, 4:24] += 120
         head = struct.pack(">IIII", 2051, count, 28, 28)
-        (raw / f"{name}-images-idx3-ubyte").write_bytes(head + pictures.tobytes())
+        (raw / f"{part}-images-idx3-ubyte").write_bytes(head + pictures.tobytes())
         head = struct.pack(">II", 2049, count)
-        (raw / f"{name}-labels-idx1-ubyte").write_bytes(head + labels.tobytes())
+        (raw / f"{part}-labels-idx1-ubyte").write_bytes(head + labels.tobytes())
 
 
 def characters(folder: Path) -> None:
@@ -331,6 +331,7 @@ def preferences(folder: Path) -> None:
 
 KINDS: dict[str, Callable[[Path], None]] = {
     "mnist": mnist,
+    "clothes": lambda folder: mnist(folder, "FashionMNIST"),
     "characters": characters,
     "pictures": pictures,
     "text": text,

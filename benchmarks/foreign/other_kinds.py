@@ -150,4 +150,104 @@ OTHER_KINDS = (
         "07_diabets_logistic.py",
         55,
     ),
+    Foreign(
+        "averaged SGD, swapped in",
+        "salesforce/awd-lstm-lm",
+        "main.py --cuda --wdrop 0 --emsize 12 --nhid 16 --nlayers 2 --epochs 14 --batch_size 20 "
+        "--bptt 30 --nonmono 1 --save best.pt --log-interval 10 --lr 20",
+        300,
+        environment="TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1",
+        material="text:data/penn",
+    ),
+    Foreign(
+        "tours by REINFORCE, rollouts",
+        "wouterkool/attention-learn-to-route",
+        "run.py --graph_size 6 --batch_size 32 --epoch_size 640 --val_size 64 --no_cuda "
+        "--embedding_dim 16 --hidden_dim 16 --n_encode_layers 1 --n_epochs 4 --baseline rollout "
+        "--no_progress_bar --log_step 5 --eval_batch_size 64",
+        50,
+        environment="PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION=python",
+        needs="tensorboard_logger",
+    ),
+    Foreign(
+        "FFJORD, moving batch norm",
+        "rtqichen/ffjord",
+        "train_toy.py --niters 999 --dims 16-16 --val_freq 10 --viz_freq 1000 --data moons "
+        "--spectral_norm True --batch_norm True --test_batch_size 50",
+        33,
+        steps=60,
+        needs="torchdiffeq scikit-learn matplotlib",
+    ),
+    Foreign(
+        "residual flow, learned norms",
+        "rtqichen/residual-flows",
+        "train_toy.py --niters 60 --dims 16-16 --nblocks 4 --batch_size 50 --test_batch_size 100 "
+        "--val_freq 10 --viz_freq 1000 --data moons --learn-p True",
+        33,
+        needs="scikit-learn matplotlib",
+    ),
+    Foreign(
+        "IRM, one training a penalty",
+        "facebookresearch/InvariantRiskMinimization",
+        "main.py --n_iterations 60 --n_reps 1 --verbose 1 --dim 4 --methods ERM,IRM",
+        200,
+        folder="code/experiment_synthetic",
+        needs="scikit-learn scipy matplotlib",
+    ),
+    Foreign(
+        "graph attention, best kept",
+        "Diego999/pyGAT",
+        "train.py --no-cuda --epochs 24 --nb_heads 2 --patience 8",
+        13,
+        needs="scipy",
+        material="cora:data/cora",
+    ),
+    Foreign(
+        "study in a database, trials",
+        "optuna/optuna-examples",
+        "pytorch/pytorch_checkpoint.py",
+        170,
+        steps=300,
+        needs="optuna<5 torchvision",
+        material="clothes:.",
+    ),
+    Foreign(
+        "hyperbolic graph net",
+        "HazyResearch/hgcn",
+        "train.py --task nc --dataset cora --model HGCN --dim 8 --cuda -1 --epochs 30 "
+        "--lr 0.01 --log-freq 5 --save 1 --save-dir . --manifold PoincareBall "
+        "--optimizer RiemannianAdam",
+        17,
+        environment="DATAPATH=data",
+        needs="scipy scikit-learn",
+    ),
+    Foreign(
+        "glimpses by REINFORCE",
+        "kevinzakka/recurrent-visual-attention",
+        "main.py --use_gpu False --epochs 3 --batch_size 64 --hidden_size 32 --loc_hidden 16 "
+        "--glimpse_hidden 16",
+        40,
+        environment="PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION=python",
+        needs="torchvision tensorboard_logger matplotlib",
+        material="mnist:data",
+    ),
+    Foreign(
+        "one context after another",
+        "GMvandeVen/continual-learning",
+        "main.py --experiment splitMNIST --scenario class --contexts 3 --iters 30 --no-gpus "
+        "--replay generative --fc-units 40 --z-dim 8 --fc-lay 2 --batch 32 --acc-n 64 "
+        "--g-z-dim 8 --g-fc-uni 30 --g-fc-lay 2",
+        50,
+        needs="torchvision matplotlib",
+        material="mnist:store/datasets/MNIST",
+    ),
+    Foreign(
+        "Fisher of the context before",
+        "GMvandeVen/continual-learning",
+        "main.py --experiment splitMNIST --scenario task --contexts 3 --iters 30 --no-gpus --ncl "
+        "--fc-units 40 --fc-lay 2 --batch 32 --acc-n 64 --fisher-n 40",
+        50,
+        needs="torchvision matplotlib",
+        material="mnist:store/datasets/MNIST",
+    ),
 )

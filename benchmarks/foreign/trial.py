@@ -36,9 +36,9 @@ SALT = "0"
 _NAMED_ANEW = re.compile(r"\b[0-9a-z]{8}\b|\b(?=[a-z]*\d)[0-9a-z]{8,}\b|\d+")
 KILLS, TRIES = 3, 4
 DURATION = re.compile(
-    r"\d+(?:\.\d+)?(?:e-?\d+)? ?(?:ms|s|sec|seconds|it/s)\b|(?<=fps|sed)  +\| +\d+ +\|"
+    r" *\d+(?:\.\d+)?(?:e-?\d+)? ?(?:ms|s|sec|seconds|it/s)\b|(?<=fps|sed)  +\| +\d+ +\|"
 )
-"""Times in what is printed: no two runs have the same."""
+"""Times in what is printed, with the spaces that align them: no two runs have the same."""
 _BAR = re.compile(r"\d+/[\d?]+ \[[\d:?]+<|^[\s\x1b\[A]*$")
 """A bar that shows progress is drawn again as time goes by."""
 

@@ -11,7 +11,7 @@ import torch
 from benchmarks import foreign
 from benchmarks.foreign.catalogue import SCRIPTS
 from benchmarks.foreign.table import compatibility_table
-from benchmarks.foreign.trial import Ended, _difference
+from benchmarks.foreign.trial import DURATION, Ended, _difference
 from benchmarks.foreign.verdict import Kill, Verdict, read_verdicts
 from benchmarks.generated.comparison import same_saved
 from benchmarks.page import DOCS, shown
@@ -96,3 +96,10 @@ def test_a_file_named_by_the_clock_is_found_under_its_name_of_another_run() -> N
     assert _difference(plain, same, masked) == "same"
     assert _difference(plain, same, set()) != "same"
     assert "net_4.pt" in _difference(plain, ended(*same.files, "net_4.pt"), masked)
+
+
+def test_times_in_printed_lines_count_as_the_same_however_they_are_aligned() -> None:
+    quick, slow = "epoch   3 | time:  0.28s | loss  5.24", "epoch   3 | time: 12.76s | loss  5.24"
+
+    assert DURATION.sub("#", quick) == DURATION.sub("#", slow)
+    assert DURATION.sub("#", quick) != DURATION.sub("#", slow.replace("5.24", "5.25"))

@@ -237,7 +237,7 @@ class _Walk:
 
     def _look_at_array(self, array: np.ndarray[Any, Any]) -> None:
         self._note(array.shape, array.ctypes.data)
-        if self._private and array.flags.writeable and _is_mapped(array):
+        if self._private and array.flags.writeable and is_mapped(array):
             raise CannotTell("an array lies in memory that processes share")
         if array.dtype.hasobject:
             self._look_at_items(array.reshape(-1).tolist())
@@ -321,7 +321,7 @@ def _base_in_c(kind: type) -> type:
     )
 
 
-def _is_mapped(array: np.ndarray[Any, Any]) -> bool:
+def is_mapped(array: np.ndarray[Any, Any]) -> bool:
     """Whether its memory is not its own: a mapped file, or a buffer of something else."""
     owner: Any = array
     while isinstance(owner, np.ndarray):

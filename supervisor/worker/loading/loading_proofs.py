@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from supervisor.by_identity import ByIdentity
 from supervisor.worker.core.call_state import CallState, has_compiled
-from supervisor.worker.core.part import Part, SavePoint
+from supervisor.worker.core.part import Arrived, Part, SavePoint
 from supervisor.worker.loading.loading_proof import LoadingPromise, LoadingProof
 from supervisor.worker.loading.stream_proof import StreamProof
-from supervisor.worker.loading.worker_proof import WorkerProof
+from supervisor.worker.loading.worker_proof import Iteration, WorkerProof
+from supervisor.worker.loading.workers_data import WorkersData
 
 P = TypeVar("P", bound=LoadingProof | WorkerProof)
+_NAMED = 3
 
 
 class LoadingProofs(Part):
@@ -25,6 +28,7 @@ class LoadingProofs(Part):
         is_noted: what data sets load is watched and on the replay log; a resume goes by its replay
             log.
         may_leave_out: this process may leave loading out, and its checkpoints may promise it.
+        iterations: the iterators of loaders with workers that are watched.
     """
 
     name = "loading"
@@ -40,6 +44,7 @@ class LoadingProofs(Part):
         self.is_noted = is_noted
         self.may_leave_out = may_leave_out
         self.promise = LoadingPromise(call_state) if promised else None
+        self.iterations: weakref.WeakKeyDictionary[Any, Iteration] = weakref.WeakKeyDictionary()
         self._call_state = call_state
         self._given_up = LoadingProof(-1, self, LoadingProofs, call_state)
         self._given_up.is_given_up = True
@@ -48,6 +53,7 @@ class LoadingProofs(Part):
         self._of_workers: ByIdentity[Any, list[WorkerProof]] = ByIdentity()
         self._of_streams: ByIdentity[Any, list[StreamProof]] = ByIdentity()
         self._proofs: list[LoadingProof | WorkerProof] = []
+        self._workers_data: WorkersData | None = None
 
     def of(self, fetcher: Any) -> LoadingProof:
         """The proof for what a map-style fetcher loads."""
@@ -98,6 +104,17 @@ class LoadingProofs(Part):
     def save(self, point: SavePoint) -> None:
         point.hold({"told_states": self.dataset_states()})
         point.note({"pure_loading": self.left_out()})
+
+    def before_state(self) -> None:
+        self._workers_data = WorkersData()
+
+    def after_state(self, arrived: Arrived) -> list[str]:
+        data, self._workers_data = self._workers_data, None
+        found = {} if data is None else data.outdated()
+        for iterator in found.values():
+            if (iteration := self.iterations.get(iterator)) is not None:
+                iteration.is_outdated = True
+        return [f"a loader's workers still have {path} of the replay" for path in [*found][:_NAMED]]
 
     def left_out(self) -> list[int]:
         """Numbers of the data sets whose loading a resume from here on may leave out. Called at a

@@ -162,7 +162,7 @@ def watch_workers(session: Seen, loading: Sides[LoadingHooks], proofs: LoadingPr
     iterator: Any = dataloader._MultiProcessingDataLoaderIter
     if not all(hasattr(iterator, name) for name in _NEEDED):
         return  # another torch: workers load everything
-    iterations: weakref.WeakKeyDictionary[Any, Iteration] = weakref.WeakKeyDictionary()
+    iterations = proofs.iterations
     started = _Started()
     _patch_fetch_in_workers(session, started)
     _patch_beginning(session, loading, proofs, iterations, started)
@@ -302,6 +302,8 @@ def _patch_handing_out(
             batch = loading.now.worker_batch(iteration, number, indices, note, batch)
         if isinstance(batch, LeftOut):  # the replay is not the recorded run
             batch = load_here(self, batch.indices)
+        elif iteration.is_to_be_loaded_here(note):
+            batch = load_here(self, indices)
         iteration.handed_out += 1
         return batch
 

@@ -182,6 +182,7 @@ class Iteration:
         sent: batches that workers were asked for.
         drawn: indices of those that have not been handed out yet.
         handed_out: batches that were.
+        is_outdated: its workers lack what a resume has put back into their data set.
     """
 
     number: int
@@ -190,3 +191,9 @@ class Iteration:
     sent: int = 0
     handed_out: int = 0
     drawn: list[Any] = field(default_factory=list)
+    is_outdated: bool = False
+
+    def is_to_be_loaded_here(self, note: WorkerNote | None) -> bool:
+        """Whether the training's process has to load a batch again, and is able to: it has other
+        random numbers than the worker, and must not be changed by loading."""
+        return self.is_outdated and note is not None and not (note.drawn or note.fault)
