@@ -24,7 +24,8 @@ from supervisor.storage.steps.replay_log import ReplayLogWriter
 from supervisor.training_state.gradients import earlier_gradients
 from supervisor.training_state.optimizer_state import learning_rate
 from supervisor.worker.core.device_values import is_late
-from supervisor.worker.core.step_probe import has_values, norm_of_gradients
+from supervisor.worker.core.gradient_norms import gradients_of, norm_of_gradients
+from supervisor.worker.core.step_probe import has_values
 from supervisor.worker.core.worker_context import WorkerContext
 from supervisor.worker.outside_draws.patches_draws import wall_ns
 from supervisor.worker.probes.probes import Probes
@@ -317,7 +318,7 @@ class StepRecorder:
         self._main_size = len(parameters)
         if probe.grad_norm is None or probe.norm_of != self._main_size:
             # As it is after any clipping.
-            probe.saw_norm(norm_of_gradients(parameters), scale)
+            probe.saw_norm(norm_of_gradients(gradients_of(parameters)), scale)
             probe.clips_at = math.inf
             probe.norm_of = self._main_size
         return parameters

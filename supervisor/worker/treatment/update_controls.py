@@ -22,8 +22,8 @@ from supervisor.events.step_events import UpdateSkipped
 from supervisor.records import ActionResult, Cause, Decision
 from supervisor.training_state.optimizer_state import learning_rate
 from supervisor.worker.core.boundaries import CheckRequests
+from supervisor.worker.core.gradient_norms import gradient_norm
 from supervisor.worker.core.progress import ScriptUse
-from supervisor.worker.core.step_probe import gradient_norm
 from supervisor.worker.core.worker_context import WorkerContext
 from supervisor.worker.samples.sample_guard import SampleGuard
 from supervisor.worker.treatment.action_runner import ActionRunner, Healing
