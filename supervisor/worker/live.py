@@ -368,6 +368,9 @@ class Live(TrainingHooks):
         if is_main:
             if self._trial.is_on:
                 self._trial.update_begins()
+            updates.step_follows = not (
+                has_closure or self._armed or scaler_skips or self._trial.is_on
+            )
             is_left_out = self._judge(
                 optimizer, is_in_time=not scaler_skips, scaler_skipped=scaler_skips, scale=scale
             )
@@ -483,6 +486,8 @@ class Live(TrainingHooks):
                 self._watch.update_ended(optimizer)
             except BaseException as error:
                 self._watching_part.caught(error)
+        if self._updates.step_follows:
+            self._updates.step_ends()
         if self._updates.is_open:
             self._updates.update_ended()
         if self._late.flagged:
@@ -504,6 +509,7 @@ class Live(TrainingHooks):
             if is_main:
                 self._scaled = None
             self._watch.failed(optimizer)
+            self._updates.step_ends()
             self._updates.update_ended()
             self._late.update_ended()
             if is_main and self._steps.row >= 0:
