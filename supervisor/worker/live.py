@@ -374,6 +374,7 @@ class Live(TrainingHooks):
             is_left_out = self._judge(
                 optimizer, is_in_time=not scaler_skips, scaler_skipped=scaler_skips, scale=scale
             )
+            updates.step_follows = False
             plan = updates.plan(optimizer, step, POISONED if is_left_out else "")
             if plan.skip:
                 self._steps.mark_skipped()
@@ -486,8 +487,6 @@ class Live(TrainingHooks):
                 self._watch.update_ended(optimizer)
             except BaseException as error:
                 self._watching_part.caught(error)
-        if self._updates.step_follows:
-            self._updates.step_ends()
         if self._updates.is_open:
             self._updates.update_ended()
         if self._late.flagged:
@@ -509,7 +508,6 @@ class Live(TrainingHooks):
             if is_main:
                 self._scaled = None
             self._watch.failed(optimizer)
-            self._updates.step_ends()
             self._updates.update_ended()
             self._late.update_ended()
             if is_main and self._steps.row >= 0:

@@ -68,7 +68,7 @@ class _Plan:
         self._alone = sorted(alone + [row.pop() for row in rows if len(row) == 1])
         self._rows = [operator.itemgetter(*row) for row in rows if row]
         order = [place for row in rows for place in row] + self._alone
-        self._order = torch.tensor(order).argsort() if self._rows else None
+        self._order = torch.tensor(order, device="cpu").argsort() if self._rows else None
 
     def norms(self, grads: Sequence[torch.Tensor]) -> torch.Tensor | None:
         """Of each gradient; None unless they are dense ones of float32 on the CPU.

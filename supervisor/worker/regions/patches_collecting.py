@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -27,28 +26,21 @@ class AheadOfStep:
     """What an optimizer has collected for the step to come."""
 
     def __init__(self) -> None:
-        self._collecting: dict[type, tuple[Callable[..., Any], int]] = {}  # and how many lists
         # Group by its id → itself, the lists, and what was returned.
         self._found: dict[int, tuple[Any, list[list[Any]], Any]] = {}
-        self._undo: Callable[[], None] | None = None
+        self._own: dict[Any, tuple[Any, int]] = {}  # class → its method, and how many lists
+        self._entries: tuple[Any, int] = {}, 0  # of the optimizer, and how many there were
 
     def collect(self, optimizer: Optimizer) -> list[torch.Tensor] | None:
         """Returns the gradients that the step will use; None if the optimizer is of another kind.
-        Called right before its step, and `forget` after it, or before its gradients change."""
-        self.forget()
+        Called right before its step, and `forget` after it; `undo` first where it is none."""
         kind = type(optimizer)
         if kind not in _KINDS or _COLLECTS in vars(optimizer):
             return None
-        if kind not in self._collecting:
-            self._collecting[kind] = self._patch(kind)
-        collect, count = self._collecting[kind]
-        state, entries = optimizer.state, len(optimizer.state)
+        owner = next(one for one in kind.__mro__ if _COLLECTS in vars(one))
+        collect, count = self._own.get(owner) or self._patch(owner)
+        self._entries = optimizer.state, len(optimizer.state)
         gradients: list[torch.Tensor] = []
-
-        def undo() -> None:
-            while len(state) > entries:
-                state.popitem()
-
         try:
             with torch.no_grad():
                 for group in optimizer.param_groups:
@@ -56,33 +48,35 @@ class AheadOfStep:
                     self._found[id(group)] = group, lists, collect(optimizer, group, *lists)
                     gradients += lists[1]
         except Exception:  # as the step will
-            self._found.clear()
+            self.forget()
             return None
-        self._undo = undo
         return gradients
 
-    def forget(self) -> None:
-        """The step was made, or is none: then no entries were made for it either."""
-        self._found.clear()
-        if self._undo is not None:
-            self._undo()
-            self._undo = None
+    def undo(self) -> None:
+        """The step will find no gradients: no entries are made for it either."""
+        state, entries = self._entries
+        while self._found and len(state) > entries:
+            state.popitem()
+        self.forget()
 
-    def _patch(self, kind: type) -> tuple[Callable[..., Any], int]:
-        owner = next(one for one in kind.__mro__ if _COLLECTS in vars(one))
-        original = vars(owner)[_COLLECTS]
-        original = getattr(original, "__wrapped__", original)
+    def forget(self) -> None:
+        self._found.clear()
+        self._entries = {}, 0
+
+    def _patch(self, owner: Any) -> tuple[Any, int]:
+        """The method of a class gives from here on what was found."""
+        own = vars(owner)[_COLLECTS]
 
         @outside_dynamo
-        @functools.wraps(original)
-        def collected(optimizer: Any, group: Any, *lists: Any, **named: Any) -> Any:
-            _, found, returned = self._found.pop(id(group), (None, None, None))
-            if found is None or named or len(lists) != len(found) or any(lists):
-                return original(optimizer, group, *lists, **named)
-            self._undo = None
-            for given, own in zip(lists, found, strict=True):
-                given += own
+        @functools.wraps(own)
+        def collected(optimizer: Any, group: Any, *lists: Any) -> Any:
+            _, found, returned = self._found.pop(id(group), (None, (), None))
+            if len(lists) != len(found):
+                return own(optimizer, group, *lists)
+            for given, ahead in zip(lists, found, strict=True):
+                given += ahead
             return returned
 
         setattr(owner, _COLLECTS, collected)
-        return original, len(inspect.signature(original).parameters) - 2
+        self._own[owner] = own, len(inspect.signature(own).parameters) - 2
+        return self._own[owner]

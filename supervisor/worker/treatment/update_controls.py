@@ -57,7 +57,7 @@ class UpdateControls:
     Attributes:
         controls, use: as given.
         is_open: something was changed that `end` must take back.
-        step_follows: torch's own step of the optimizer is next, unless its update is changed.
+        step_follows: the step of the optimizer is next, unless its update is changed.
         leaves_out: the update under way finds no gradients.
     """
 
@@ -101,16 +101,11 @@ class UpdateControls:
         """Those in use, in the same order."""
         parameters, found = self.parameters(optimizer), None
         if self._uses_few and self.step_follows and self.controls.is_neutral:
-            found = self._ahead.collect(optimizer)
+            found, self.is_open = self._ahead.collect(optimizer), True
         if found is None:
             found = gradients_of(parameters)
         self._uses_few = MANY + 2 * len(found) < len(parameters)
         return found
-
-    def step_ends(self) -> None:
-        """Called after an update for which `step_follows` was set."""
-        self.step_follows = False
-        self._ahead.forget()
 
     def clip_norm_for_script(self, max_norm: float) -> float:
         """The bound that the script's own `clip_grad_norm_` is to use."""
@@ -177,7 +172,7 @@ class UpdateControls:
         if plan is AS_IT_IS:
             return
         self.is_open = True
-        self._ahead.forget()
+        self._ahead.undo()
         if plan.skip:
             self._unhide = hide_gradients(optimizer)
             self.leaves_out = True
@@ -205,6 +200,7 @@ class UpdateControls:
         if not self.is_open:
             return
         self.is_open = False
+        self._ahead.forget()
         for group, lr in self._restore_lr:
             group["lr"] = lr
         self._restore_lr.clear()

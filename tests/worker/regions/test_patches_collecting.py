@@ -93,7 +93,7 @@ def test_nothing_is_left_where_the_step_is_not_made() -> None:
     ahead.collect(optimizer)
     for parameter in parameters:
         parameter.grad = None
-    ahead.forget()
+    ahead.undo()
     before = [parameter.clone() for parameter in parameters]
     optimizer.step()
 

@@ -65,7 +65,6 @@ def test_where_few_parameters_are_in_use_they_are_collected_once(
         assert [id(gradient) for gradient in found] == [id(p.grad) for p in weights[: step + 1]]
         controls.apply(optimizer, step, controls.plan(optimizer, step, skip if step == 2 else ""))
         optimizer.step()
-        controls.step_ends()
         controls.update_ended()
 
     assert len(times) == (4 if skip else 3)
