@@ -180,12 +180,12 @@ class StepRecorder:
                 progress.grads_matter = True
 
     def _may_be_saved(self) -> bool:
-        """Whether the boundary after this step is looked at, or could be if the step takes twice as
-        long as the one before."""
+        """Whether the state may be saved at the boundary after this step, or could be if the step
+        takes twice as long as the one before."""
         schedule, now = self._schedule, time.monotonic()
         took, self._began_at = now - self._began_at, now
         is_passed_by = (
-            self._progress.steps_done + 1 < schedule.step and now + 2 * took < schedule.time
+            self._progress.steps_done + 1 < schedule.step and now + 2 * took < schedule.saving_time
         )
         return not (self._is_alone and is_passed_by)
 
