@@ -368,9 +368,13 @@ class Live(TrainingHooks):
         if is_main:
             if self._trial.is_on:
                 self._trial.update_begins()
+            updates.step_follows = not (
+                has_closure or self._armed or scaler_skips or self._trial.is_on
+            )
             is_left_out = self._judge(
                 optimizer, is_in_time=not scaler_skips, scaler_skipped=scaler_skips, scale=scale
             )
+            updates.step_follows = False
             plan = updates.plan(optimizer, step, POISONED if is_left_out else "")
             if plan.skip:
                 self._steps.mark_skipped()

@@ -106,6 +106,8 @@ def fact_of(place: Place) -> str:
         return _scalar(value)
     if place.same_as:
         return _SAME + place.same_as
+    if kind in _LAYERS:
+        return _LAYERS[kind]
     if place.is_plain:
         return _plain(value)
     if is_module(value):
@@ -152,7 +154,13 @@ def fact_of(place: Place) -> str:
         return f"{kind.__qualname__} {_IN_C[name](value)}"
     if isinstance(value, _NAMED):
         return f"{kind.__name__} {value.__qualname__}"
+    if isinstance(value, torch.nn.Module) and name.startswith("torch.nn."):
+        _LAYERS[kind] = f"a {name}"
     return f"a {name}"
+
+
+_LAYERS: dict[type, str] = {}
+"""Torch's classes of modules of which nothing else is told → the fact: a model has thousands."""
 
 
 def is_unseen(fact: str) -> bool:
@@ -244,6 +252,8 @@ def put_generator_back(value: Any, fact: str) -> None:
 
 
 def _scalar(value: Any) -> str:
+    if type(value) is bool or type(value) is int:  # nearly all
+        return f"= {str(value).lower()}"
     if isinstance(value, (str, bytes)) and len(value) > KEPT_LETTERS:
         return f"{type(value).__name__} of {len(value)} {_digest(value)}"
     return f"= {json.dumps(_to_json(value))}"

@@ -319,6 +319,20 @@ def _write_in_script_module(own: Any, name: Any, value: Any) -> None:
     own.setattr(name, value)
 
 
+_BARE = (torch.Tensor, nn.Parameter)
+
+
+def is_bare(tensor: Any) -> bool:
+    """Whether it is a tensor to which nothing belongs, as are nearly all of a model's."""
+    return (
+        type(tensor) in _BARE
+        and tensor.layout is torch.strided
+        and not tensor.__dict__
+        and not tensor._backward_hooks
+        and not getattr(tensor, "_post_accumulate_grad_hooks", None)
+    )
+
+
 def of_tensor(path: str, tensor: torch.Tensor) -> Iterator[Place]:
     """What the script keeps on a tensor (`p.average = ...`), its hooks, and the parts of a sparse
     one."""

@@ -57,6 +57,7 @@ from supervisor.training_state.script_state.inside_objects import (
 )
 from supervisor.training_state.script_state.inside_process import (
     HANDLES,
+    is_bare,
     is_database,
     of_coroutine,
     of_derived,
@@ -212,6 +213,8 @@ class Reach:
                     self._paths[id(value)] = place.path
                 if is_plain(value) and place.path not in self._enter:
                     place.is_plain = True
+                elif is_bare(value):
+                    pass
                 elif (entry := self._entry(kind)) is not None:
                     (self._sets if entry is of_set else waiting).append(place)
                 elif not issubclass(kind, SHOWN):

@@ -176,6 +176,7 @@ class MemoryListener(TimedPart):
     said when the state has its full size, after the first update, and whenever it becomes less."""
 
     name = "memory"
+    may_save = False
 
     def __init__(
         self,

@@ -19,6 +19,7 @@ class BoundarySchedule:
     Attributes:
         step: steps done.
         time: `time.monotonic()`; whichever comes first.
+        saving_time: the same for parts that may save the state.
         checkpoint_reason: why a checkpoint was asked for; empty if none was.
         leave: ("interrupted", "restart", "retry", "stop", "mistake" or "completed", reason) once
             the process is to end.
@@ -26,11 +27,11 @@ class BoundarySchedule:
             to before: its state is neither saved nor kept again.
     """
 
-    __slots__ = ("checkpoint_reason", "leave", "repeats", "step", "time")
+    __slots__ = ("checkpoint_reason", "leave", "repeats", "saving_time", "step", "time")
 
     def __init__(self) -> None:
         self.step = 0.0
-        self.time = math.inf
+        self.time = self.saving_time = math.inf
         self.checkpoint_reason = ""
         self.leave: tuple[str, str] | None = None
         self.repeats: Callable[[], bool] = lambda: False
@@ -72,9 +73,10 @@ class BoundarySchedule:
         """Whether the state of the next boundary is to be left behind."""
         return self.leave is not None and self.leave[0] in ("restart", "retry")
 
-    def plan(self, step: float, time: float) -> None:
+    def plan(self, step: float, time: float, saving_time: float | None = None) -> None:
         """Called at the end of a boundary with when the next one is needed."""
         self.step, self.time = step, time
+        self.saving_time = time if saving_time is None else saving_time
         if self.leave is not None:  # a signal came after the listener that leaves had its turn
             self.ask()
 

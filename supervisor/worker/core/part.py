@@ -25,9 +25,11 @@ class Part:
 
     Attributes:
         name: in messages, and of its breaker: three errors switch it off, and nothing else.
+        may_save: the state at a boundary that it asks for by its time.
     """
 
     name: ClassVar[str]
+    may_save: ClassVar[bool] = True
 
     def training_starts(self) -> None:
         """Called once before the first forward or update, live and in a replay. If it fails, what

@@ -79,13 +79,14 @@ class Parts:
                     part.at_boundary(step)
                 except BaseException as error:
                     breaker.caught(error)
-        next_step = next_time = math.inf
+        next_step = next_time = saving_time = math.inf
         for part, breaker in self._at_boundary:
             if breaker.is_on:
                 with breaker:
                     at_step, at_time = part.next_boundary(step)
                     next_step, next_time = min(next_step, at_step), min(next_time, at_time)
-        self.schedule.plan(next_step, next_time)
+                    saving_time = min(saving_time, at_time if part.may_save else math.inf)
+        self.schedule.plan(next_step, next_time, saving_time)
 
     def save(self, point: SavePoint) -> None:
         for part, _ in self._of("save"):

@@ -8,10 +8,9 @@ from __future__ import annotations
 import ctypes
 import itertools
 import math
-import operator
 import sys
 from collections import UserDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import psutil
@@ -19,7 +18,6 @@ import torch
 import xxhash
 from torch._C import TensorBase
 from torch.optim import Optimizer
-from torch.utils._foreach_utils import _group_tensors_by_device_and_dtype
 
 from supervisor.records import NAN, StepRecord
 from supervisor.training_state.optimizer_state import learning_rate
@@ -28,7 +26,6 @@ from supervisor.worker.core.device_values import DeviceValues, is_late
 
 _GIB = float(1 << 30)
 _64_BITS = (1 << 64) - 1
-_HALF = (torch.float16, torch.bfloat16)
 _LOOK_EVERY_S = 1.0  # between two looks at the process's memory (up to 170 us each)
 
 
@@ -206,84 +203,6 @@ read_number = TensorBase.item
 """Reads a tensor of one element, unseen by the patched `Tensor.item`; waits for its device."""
 
 
-def gradient_norm(parameters: Iterable[torch.Tensor]) -> float | None:
-    """Global L2 norm of the gradients of `parameters`, read at once; None if there are none."""
-    norm = norm_of_gradients(parameters)
-    return None if norm is None else float(norm)
-
-
-def norm_of_gradients(parameters: Iterable[torch.Tensor]) -> torch.Tensor | float | None:
-    """The same, where they are alike still on their device.
-
-    Summed up in float32, in which half gradients do not overflow.
-    """
-    if not isinstance(parameters, list):
-        parameters = list(parameters)
-    parts: list[torch.Tensor] = []
-    for start in range(0, len(parameters), TOGETHER):
-        grads = [g for p in parameters[start : start + TOGETHER] if (g := p.grad) is not None]
-        if grads:
-            norm = _norm_of_floats(grads, joins=len(parameters) > MANY)
-            if norm is None:
-                return _norm_of_any([g for p in parameters if (g := p.grad) is not None])
-            parts.append(norm)
-    return torch.linalg.vector_norm(torch.cat(parts)) if parts else None
-
-
-TOGETHER = 128
-"""Gradients whose norms are taken in one call: while they are in the processor's cache."""
-MANY, SMALL = 512, 2048
-"""Beyond so many parameters, gradients of so many numbers on average are copied together, which
-costs less than a norm of each; the last digit of the norm is another then than torch gives."""
-_PLAIN = {torch.Tensor}
-_SIZE = TensorBase.numel
-_IS_SPARSE = operator.attrgetter("is_sparse")
-_FLOATS = {(torch.device("cpu"), torch.float32)}
-_together: Callable[[list[torch.Tensor]], torch.Tensor] = torch._C._nn.flatten_dense_tensors
-
-
-def _norm_of_floats(grads: list[torch.Tensor], *, joins: bool) -> torch.Tensor | None:
-    """Norms whose norm is that of all; None unless they are dense ones of float32 on the CPU."""
-    first = grads[0]
-    if not (_PLAIN.issuperset(map(type, grads)) and first.is_cpu and first.dtype is torch.float32):
-        return None
-    if not joins or sum(map(_SIZE, grads)) > SMALL * len(grads):
-        is_sparse = any(map(_IS_SPARSE, grads))
-        if is_sparse or _group_tensors_by_device_and_dtype([grads]).keys() != _FLOATS:  # type: ignore[list-item]
-            return None
-        return torch.stack(torch._foreach_norm(grads))
-    try:
-        joined = _together(grads)
-    except RuntimeError:  # some are sparse, or on another device
-        return None
-    return torch.linalg.vector_norm(joined).reshape(1) if joined.dtype is torch.float32 else None
-
-
-def _norm_of_any(grads: list[torch.Tensor]) -> torch.Tensor | float:
-    """The same of gradients that are not all dense ones of float32 on the CPU."""
-    dense = [g.to_dense() if g.is_sparse else g for g in grads]
-    if _PLAIN.issuperset(map(type, dense)):
-        return _norm(dense)
-    kinds: dict[Any, list[torch.Tensor]] = {}
-    for g in dense:
-        kinds.setdefault((type(g), getattr(g, "device_mesh", None)), []).append(g)
-    if len(kinds) > 1:  # some layers are spread over ranks, and not all alike
-        return math.hypot(*(float(_norm(alike)) for alike in kinds.values()))
-    return _norm(dense)
-
-
-def _norm(dense: list[torch.Tensor]) -> torch.Tensor | float:
-    if len(_group_tensors_by_device_and_dtype([dense])) > 1:  # type: ignore[list-item]
-        each = [torch.linalg.vector_norm(_real(g).float()) for g in dense]
-        if len({g.device for g in dense}) > 1:
-            return math.sqrt(sum(float(norm) ** 2 for norm in each))
-        return torch.stack(each).double().square().sum().sqrt()
-    kind = torch.float32 if dense[0].dtype in _HALF else None
-    norms = torch._foreach_norm(dense, 2, kind)
-    norm: torch.Tensor = torch.linalg.vector_norm(torch.stack(norms).float())
-    return norm
-
-
 def told_by_scaler(optimizer: Optimizer) -> tuple[float, bool]:
     """What a GradScaler has told a fused optimizer, which divides gradients and leaves updates out
     itself, about the update under way; of others it does both.
@@ -300,10 +219,6 @@ def told_by_scaler(optimizer: Optimizer) -> tuple[float, bool]:
     both = torch.stack([scale.reshape(()), found.reshape(())])  # one wait
     told: list[float] = torch.Tensor.tolist(both)
     return told[0], told[1] > 0
-
-
-def _real(tensor: torch.Tensor) -> torch.Tensor:
-    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
 def has_values(gradient: torch.Tensor) -> bool:

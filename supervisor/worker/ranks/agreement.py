@@ -61,7 +61,7 @@ class GroupSchedule(BoundarySchedule):
     def is_leaving(self) -> bool:
         return bool(self.wishes_to_leave) or super().is_leaving
 
-    def plan(self, step: float, time: float) -> None:
+    def plan(self, step: float, time: float, saving_time: float | None = None) -> None:
         self._planned = (step, time)
         super().plan(math.inf, math.inf)
 

@@ -27,8 +27,8 @@ from supervisor.worker.core.device_values import (
     is_memory_pinned,
     treat_cpu_as_device,
 )
+from supervisor.worker.core.gradient_norms import gradients_of, norm_of_gradients
 from supervisor.worker.core.run_health import RECENT
-from supervisor.worker.core.step_probe import norm_of_gradients
 from supervisor.worker.core.worker_context import WorkerContext
 from supervisor.worker.corruption.update_watch import UpdateWatch
 from supervisor.worker.judging.step_judge import StepJudge
@@ -240,7 +240,7 @@ class LateSteps:
         late = self._waiting
         if late is None or not self._is_calm() or not self._takes_flag(optimizer):
             return False
-        found = norm_of_gradients(self._updates.parameters(optimizer))
+        found = norm_of_gradients(gradients_of(self._updates.parameters(optimizer)))
         if not is_late(found):
             return False
         with torch._C.DisableTorchFunction():

@@ -24,7 +24,8 @@ from supervisor.storage.steps.replay_log import ReplayLogWriter
 from supervisor.training_state.gradients import earlier_gradients
 from supervisor.training_state.optimizer_state import learning_rate
 from supervisor.worker.core.device_values import is_late
-from supervisor.worker.core.step_probe import has_values, norm_of_gradients
+from supervisor.worker.core.gradient_norms import norm_of_gradients
+from supervisor.worker.core.step_probe import has_values
 from supervisor.worker.core.worker_context import WorkerContext
 from supervisor.worker.outside_draws.patches_draws import wall_ns
 from supervisor.worker.probes.probes import Probes
@@ -179,12 +180,12 @@ class StepRecorder:
                 progress.grads_matter = True
 
     def _may_be_saved(self) -> bool:
-        """Whether the boundary after this step is looked at, or could be if the step takes four
-        times as long as the one before."""
+        """Whether the state may be saved at the boundary after this step, or could be if the step
+        takes twice as long as the one before."""
         schedule, now = self._schedule, time.monotonic()
         took, self._began_at = now - self._began_at, now
         is_passed_by = (
-            self._progress.steps_done + 1 < schedule.step and now + 4 * took < schedule.time
+            self._progress.steps_done + 1 < schedule.step and now + 2 * took < schedule.saving_time
         )
         return not (self._is_alone and is_passed_by)
 
@@ -317,7 +318,7 @@ class StepRecorder:
         self._main_size = len(parameters)
         if probe.grad_norm is None or probe.norm_of != self._main_size:
             # As it is after any clipping.
-            probe.saw_norm(norm_of_gradients(parameters), scale)
+            probe.saw_norm(norm_of_gradients(self._update_controls.gradients(main)), scale)
             probe.clips_at = math.inf
             probe.norm_of = self._main_size
         return parameters

@@ -22,12 +22,16 @@ from supervisor.events.step_events import UpdateSkipped
 from supervisor.records import ActionResult, Cause, Decision
 from supervisor.training_state.optimizer_state import learning_rate
 from supervisor.worker.core.boundaries import CheckRequests
+from supervisor.worker.core.gradient_norms import gradient_norm, gradients_of
 from supervisor.worker.core.progress import ScriptUse
-from supervisor.worker.core.step_probe import gradient_norm
 from supervisor.worker.core.worker_context import WorkerContext
+from supervisor.worker.regions.patches_collecting import AheadOfStep
 from supervisor.worker.samples.sample_guard import SampleGuard
 from supervisor.worker.treatment.action_runner import ActionRunner, Healing
 
+MANY = 1000
+"""Parameters without a gradient, beside as many as have one: gradients are collected once for torch
+and us from there on. Where most are in use, it saves nothing."""
 POISONED = "poisoned update"
 """Why an update is left out that the judgement keeps from the weights."""
 
@@ -53,6 +57,7 @@ class UpdateControls:
     Attributes:
         controls, use: as given.
         is_open: something was changed that `end` must take back.
+        step_follows: the step of the optimizer is next, unless its update is changed.
         leaves_out: the update under way finds no gradients.
     """
 
@@ -76,8 +81,10 @@ class UpdateControls:
         self._restore_lr: list[tuple[dict[str, Any], Any]] = []
         self._unhide: Callable[[], None] | None = None
         self._main: weakref.ref[Optimizer] | None = None  # first updated under a treatment
-        self.is_open = False
+        self.is_open = self.step_follows = False
         self.leaves_out = False
+        self._ahead = AheadOfStep()
+        self._uses_few = False
 
     def parameters(self, optimizer: Optimizer) -> list[torch.Tensor]:
         """All parameters, in the order of their groups, those of a group added later included."""
@@ -88,6 +95,16 @@ class UpdateControls:
         if count != groups:
             found = [p for group in optimizer.param_groups for p in group["params"]]
             self._parameters[optimizer] = groups, found
+        return found
+
+    def gradients(self, optimizer: Optimizer) -> list[torch.Tensor]:
+        """Those in use, in the same order."""
+        parameters, found = self.parameters(optimizer), None
+        if self._uses_few and self.step_follows and self.controls.is_neutral:
+            found, self.is_open = self._ahead.collect(optimizer), True
+        if found is None:
+            found = gradients_of(parameters)
+        self._uses_few = MANY + 2 * len(found) < len(parameters)
         return found
 
     def clip_norm_for_script(self, max_norm: float) -> float:
@@ -155,6 +172,7 @@ class UpdateControls:
         if plan is AS_IT_IS:
             return
         self.is_open = True
+        self._ahead.undo()
         if plan.skip:
             self._unhide = hide_gradients(optimizer)
             self.leaves_out = True
@@ -182,6 +200,7 @@ class UpdateControls:
         if not self.is_open:
             return
         self.is_open = False
+        self._ahead.forget()
         for group, lr in self._restore_lr:
             group["lr"] = lr
         self._restore_lr.clear()

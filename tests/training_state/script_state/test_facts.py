@@ -159,6 +159,16 @@ def test_a_random_generator_is_put_back_to_its_fact(make: Any) -> None:
     assert draw(generator) == drawn
 
 
+def test_all_layers_of_a_class_have_one_fact_and_a_class_of_the_script_its_own() -> None:
+    class Linear(torch.nn.Linear):
+        pass
+
+    first, second = fact(torch.nn.Linear(2, 2)), fact(torch.nn.Linear(3, 1))
+
+    assert first == second == "a torch.nn.modules.linear.Linear"
+    assert fact(Linear(2, 2)) == f"a {__name__}.{Linear.__qualname__}"
+
+
 def test_a_database_tells_how_often_it_was_changed() -> None:
     database = sqlite3.connect(":memory:")
     database.execute("create table losses (value real)")

@@ -21,6 +21,7 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
 
+from supervisor.training_state.script_state import reach
 from supervisor.training_state.script_state.inside_containers import LONG
 from supervisor.training_state.script_state.inside_objects import FrameVariables
 from supervisor.training_state.script_state.reach import Reach
@@ -126,6 +127,30 @@ def test_hooks_of_a_module_are_entered_and_torchs_own_are_not() -> None:
 
     assert any(path.endswith("kept.total") for path in found)
     assert not any("parametrizations" in path and "hooks" in path for path in found)
+
+
+def test_of_a_model_only_tensors_are_entered_to_which_something_belongs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    entered: list[str] = []
+
+    def of_tensor(path: str, tensor: torch.Tensor) -> Iterator[Any]:
+        entered.append(path)
+        return own(path, tensor)
+
+    own = reach.of_tensor
+    monkeypatch.setattr(reach, "of_tensor", of_tensor)
+    model = nn.Sequential(*(nn.Linear(2, 2) for _ in range(9)))
+    first, second = Meter(), Meter()
+    model[0].weight.average = Meter()
+    model[1].weight.register_hook(lambda gradient: first.total * gradient)
+    model[2].weight.register_post_accumulate_grad_hook(lambda parameter: setattr(second, "x", 1))
+    found = paths(model=model, sparse=torch.eye(2).to_sparse())
+
+    assert len(entered) == 4
+    assert found["main.model.0.weight.average.total"] == 1.0
+    assert sum(path.endswith(".total") for path in found) == 3
+    assert any(path.startswith("main.sparse._values") for path in found)
 
 
 def test_what_objects_of_c_code_hold_is_entered() -> None:

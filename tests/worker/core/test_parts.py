@@ -41,7 +41,7 @@ class Ward:
         self.told: list[tuple[str, int]] = []
         self.first, self.second = Every("first", 10, self.told), Every("second", 4, self.told)
         self.schedule = BoundarySchedule()
-        journal = Journal(folder / "events.jsonl", attempt=1, rank=0)
+        journal = self.journal = Journal(folder / "events.jsonl", attempt=1, rank=0)
         self.breakers = Breakers(journal, lambda: None, lambda: None)
         self.boundary = Parts([self.first, self.second], self.schedule, self.breakers, journal)
 
@@ -72,6 +72,25 @@ def test_a_listener_that_fails_is_switched_off_alone(ward: Ward) -> None:
 
     assert [step for name, step in ward.told if name == "first"] == [0, 4, 8]
     assert [step for name, step in ward.told if name == "second"] == list(range(0, 40, 4))
+
+
+class _Timed(Part):
+    def __init__(self, name: str, time: float, *, may_save: bool) -> None:
+        self.name, self._time = name, time
+        self.may_save = may_save  # type: ignore[misc]
+
+    def at_boundary(self, step: int) -> None: ...
+
+    def next_boundary(self, step: int) -> tuple[float, float]:
+        return math.inf, self._time
+
+
+def test_a_look_that_saves_nothing_is_no_time_at_which_the_state_may_be_saved(ward: Ward) -> None:
+    parts: list[Part] = [_Timed("a", 5.0, may_save=False), _Timed("b", 9.0, may_save=True)]
+
+    Parts(parts, ward.schedule, ward.breakers, ward.journal).at_boundary(3)
+
+    assert (ward.schedule.time, ward.schedule.saving_time) == (5.0, 9.0)
 
 
 def test_a_process_that_is_to_end_ends(ward: Ward) -> None:

@@ -9,18 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
-from torch.distributed.tensor import distribute_tensor
 from torch.overrides import TorchFunctionMode
 
-from supervisor.worker.core.step_probe import (
-    MANY,
-    SMALL,
-    TOGETHER,
-    StepProbe,
-    gradient_norm,
-    tensors_in,
-)
+from supervisor.worker.core.step_probe import StepProbe, tensors_in
 from supervisor.worker.step_record.input_watch import InputWatch
 
 
@@ -41,75 +32,6 @@ def test_the_rate_of_an_optimizer_without_one_is_not_known() -> None:
 
     for group in ({}, {"lr": None}):
         assert math.isnan(StepProbe().record(0, 1.0, torch.optim.Optimizer([weight], group)).lr)
-
-
-def test_the_norm_counts_gradients_that_are_spread_over_ranks_beside_others() -> None:
-    """A part of a model's layers in tensor parallel."""
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    try:
-        plain = torch.nn.Parameter(torch.zeros(2))
-        plain.grad = torch.tensor([3.0, 0.0])
-        mesh = dist.init_device_mesh("cpu", (1,))
-        spread = torch.nn.Parameter(distribute_tensor(torch.zeros(2), mesh))
-        spread.grad = distribute_tensor(torch.tensor([0.0, 4.0]), mesh)
-
-        assert gradient_norm([plain, spread]) == pytest.approx(5.0)
-        assert gradient_norm([spread]) == pytest.approx(4.0)
-    finally:
-        dist.destroy_process_group()
-
-
-@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16])
-def test_the_norm_of_half_gradients_is_summed_up_where_none_overflows(kind: torch.dtype) -> None:
-    half = torch.nn.Parameter(torch.zeros(4, dtype=kind))
-    half.grad = torch.full((4,), 60_000.0, dtype=kind)
-
-    assert gradient_norm([half]) == pytest.approx(2.0 * float(half.grad[0]))
-
-
-@pytest.mark.parametrize("count", [MANY, MANY + 100])
-def test_the_norm_of_many_gradients_is_that_of_all_norms_taken_at_once(count: int) -> None:
-    torch.manual_seed(0)
-    large = [2 * SMALL] * 2 * TOGETHER
-    sizes = [1 + n % 40 for n in range(count - len(large))] + large
-    parameters = [torch.nn.Parameter(torch.zeros(size)) for size in sizes]
-    for number, parameter in enumerate(parameters):
-        parameter.grad = torch.randn_like(parameter) * 10.0 ** (number % 9 - 4)
-    gradients = [parameter.grad for parameter in parameters]
-
-    at_once = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients, 2)))  # type: ignore[arg-type]
-
-    near = 1e-6 if count > MANY else 0.0
-    assert gradient_norm(parameters) == pytest.approx(float(at_once), rel=near, abs=0.0)
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        torch.eye(3).to_sparse(),
-        torch.ones(3, dtype=torch.float64),
-        torch.ones(3, dtype=torch.complex64),
-    ],
-    ids=["sparse", "double", "complex"],
-)
-def test_the_norm_of_small_gradients_counts_those_of_other_kinds(other: torch.Tensor) -> None:
-    plain = torch.nn.Parameter(torch.zeros(6))
-    plain.grad = torch.ones(6)
-    beside = torch.nn.Parameter(torch.zeros(other.shape, dtype=other.dtype))
-    beside.grad = other
-
-    for parameters in ([plain, beside], [beside, plain]):
-        assert gradient_norm(parameters) == pytest.approx(3.0)
-
-
-@pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_the_norm_of_small_gradients_is_not_finite_where_one_is_not(value: float) -> None:
-    parameters = [torch.nn.Parameter(torch.zeros(2)) for _ in range(3)]
-    for parameter in parameters:
-        parameter.grad = torch.ones(2)
-    parameters[1].grad[0] = value  # type: ignore[index]
-
-    assert not math.isfinite(gradient_norm(parameters) or 0.0)
 
 
 class _Augments(Mapping[str, torch.Tensor]):

@@ -89,5 +89,7 @@ def test_many_parameters_are_asked_for_earlier_gradients_only_where_the_state_ma
     schedule.plan(math.inf, 0.0)
     live.step()
 
+    schedule.plan(math.inf, 0.0, math.inf)  # of a part that saves nothing
+    assert not live.session.hooks.now._steps._may_be_saved()
     assert [step for step in asked if step >= 3] == [6, 9]
     assert [step for step, is_known in known.items() if is_known] == [6]

@@ -47,9 +47,10 @@ def owners(registry: Registry) -> dict[int, Owner]:
 def _note(
     found: dict[int, Owner], path: str, module: nn.Module, hidden: tuple[nn.Module, str] | None
 ) -> None:
-    for name, each in list(nn.Module.named_parameters(module, recurse=False)):
-        within = path or type(module).__name__  # a layer that is called by itself
-        found.setdefault(id(each), Owner(f"{within}.{name}", module, hidden))
+    for name, each in module._parameters.items():
+        if each is not None and id(each) not in found:
+            within = path or type(module).__name__  # a layer that is called by itself
+            found[id(each)] = Owner(f"{within}.{name}", module, hidden)
 
 
 def assigned_at(module: nn.Module, attribute: str) -> str:
