@@ -69,10 +69,10 @@ class AheadOfStep:
 
         @outside_dynamo
         @functools.wraps(own)
-        def collected(optimizer: Any, group: Any, *lists: Any) -> Any:
+        def collected(optimizer: Any, group: Any, *lists: Any, **named: Any) -> Any:
             _, found, returned = self._found.pop(id(group), (None, (), None))
-            if len(lists) != len(found):
-                return own(optimizer, group, *lists)
+            if named or len(lists) != len(found):  # another torch calls it otherwise
+                return own(optimizer, group, *lists, **named)
             for given, ahead in zip(lists, found, strict=True):
                 given += ahead
             return returned
