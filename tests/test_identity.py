@@ -23,6 +23,7 @@ HOLDS_ITS_KEYS = {
     "training_state/snapshot.py": "each tensor is kept in `_done`",
     "training_state/state_pickle.py": "the state that is written holds its tensors",
     "worker/corruption/normalisation_watch.py": "the mean is kept in its entry",
+    "worker/regions/patches_collecting.py": "the group is kept in its entry",
     "worker/script_state/stack_temporaries.py": "the code is kept in its entry",
     "storage/run/training_places.py": "the code is kept in its entry",
     "worker/outside_draws/outside_draws.py": "the code is kept in its entry",

@@ -44,8 +44,10 @@ for i in range(12):
     if i == 5:
         capture()
     if "replay" in sys.argv:
+        hooks = getattr(torch.cuda.graphs, "_global_replay_start_hooks", None)  # torch 2.14
         try:
-            torch.cuda.CUDAGraph.replay(graph)
+            for hook in list(hooks.values()) if hooks is not None else [torch.cuda.CUDAGraph.replay]:
+                hook(graph)
         except Exception:
             pass
 torch.save({"net": net.state_dict(), "losses": losses}, sys.argv[1])

@@ -30,6 +30,7 @@ _OTHERWISE = {
     "--log-dir": "each rank's output is kept in RUN/logs",
     "--redirects": "each rank's output is kept in RUN/logs",
     "--tee": "each rank's output is kept in RUN/logs, and shown",
+    "--log-line-prefix-template": "each line begins with its rank",
     "--local-ranks-filter": "the output of all ranks is shown",
     "--duplicate-stdout-filters": "the output of all ranks is shown",
     "--duplicate-stderr-filters": "the output of all ranks is shown",
@@ -44,6 +45,7 @@ _REFUSED = {
     "--run-path": "give the script by its path",
     "--logs-specs": "leave it out, each rank's output is kept in RUN/logs",
     "--numa-binding": "leave it out, and bind with numactl before `supervisor`",
+    "--print-completion": "`supervisor completion` prints the supervisor's",
     "--virtual-local-rank": "leave it out, and choose the device by LOCAL_RANK",
 }
 _SHORT = {"--redirects": "-r", "--tee": "-t"}

@@ -59,6 +59,7 @@ class PlaceRecorder:
         """`path`: begun anew."""
         self._path = path
         self._known: set[tuple[int, ...]] = set()
+        # By the two codes around the call, which the table above keeps, and where in them it is.
         self._passes: dict[tuple[int, ...], int] = {}
         self._numbers: dict[CodeType, int] = {}
         # By `id`, with the code, which lives so: to hash one goes through all of it.
