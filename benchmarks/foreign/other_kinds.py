@@ -212,16 +212,6 @@ OTHER_KINDS = (
         material="clothes:.",
     ),
     Foreign(
-        "hyperbolic graph net",
-        "HazyResearch/hgcn",
-        "train.py --task nc --dataset cora --model HGCN --dim 8 --cuda -1 --epochs 30 "
-        "--lr 0.01 --log-freq 5 --save 1 --save-dir . --manifold PoincareBall "
-        "--optimizer RiemannianAdam",
-        17,
-        environment="DATAPATH=data",
-        needs="scipy scikit-learn",
-    ),
-    Foreign(
         "glimpses by REINFORCE",
         "kevinzakka/recurrent-visual-attention",
         "main.py --use_gpu False --epochs 3 --batch_size 64 --hidden_size 32 --loc_hidden 16 "

@@ -33,7 +33,10 @@ IGNORED_FILES = re.compile(
 SALT = "0"
 """Of plain python's hashes: what a supervised script has by itself, else its sets differ."""
 
-_NAMED_ANEW = re.compile(r"\b[0-9a-z]{8}\b|\b(?=[a-z]*\d)[0-9a-z]{8,}\b|\d+")
+_NAMED_ANEW = re.compile(
+    r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|"
+    r"\b[0-9a-z]{8}\b|\b(?=[a-z]*\d)[0-9a-z]{8,}\b|\d+"
+)
 KILLS, TRIES = 3, 4
 DURATION = re.compile(
     r" *\d+(?:\.\d+)?(?:e-?\d+)? ?(?:ms|s|sec|seconds|it/s)\b|(?<=fps|sed)  +\| +\d+ +\|"
