@@ -44,10 +44,11 @@ for i in range(12):
     if i == 5:
         capture()
     if "replay" in sys.argv:
-        hooks = getattr(torch.cuda.graphs, "_global_replay_start_hooks", None)  # torch 2.14
+        hooks = getattr(torch.cuda.graphs, "_global_replay_start_hooks", None)
+        calls = [torch.cuda.CUDAGraph.replay] if hooks is None else [*hooks.values()]  # torch 2.14
         try:
-            for hook in list(hooks.values()) if hooks is not None else [torch.cuda.CUDAGraph.replay]:
-                hook(graph)
+            for call in calls:
+                call(graph)
         except Exception:
             pass
 torch.save({"net": net.state_dict(), "losses": losses}, sys.argv[1])
