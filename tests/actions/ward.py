@@ -9,8 +9,8 @@ import torch
 
 from supervisor.actions.base import Action, carry_out
 from supervisor.records import ActionResult
+from supervisor.worker.core.gradient_norms import gradient_norm
 from supervisor.worker.core.progress import ScriptUse
-from supervisor.worker.core.step_probe import gradient_norm
 from supervisor.worker.treatment.update_controls import UpdateControls
 from tests.actions.small_context import Scene, build_scene
 
