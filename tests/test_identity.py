@@ -160,14 +160,3 @@ def _is_key(node: ast.expr, ids: set[str]) -> bool:
         return any(_is_key(item, ids) for item in node.elts)
     is_id = isinstance(node, ast.Call) and getattr(node.func, "id", "") == "id"
     return is_id or (isinstance(node, ast.Name) and node.id in ids)
-
-
-def test_many_are_looked_up_as_one_is() -> None:
-    class Thing:
-        pass
-
-    known, other = Thing(), Thing()
-    table: ByIdentity[Thing, int] = ByIdentity()
-    table[known] = 1
-
-    assert table.get_all([known, other, known]) == [1, None, 1]

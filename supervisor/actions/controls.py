@@ -170,7 +170,7 @@ _NEUTRAL = {f.name: f.default for f in fields(Controls) if f.init}
 
 def hide_gradients(
     optimizer: torch.optim.Optimizer,
-    are_zero: Callable[[list[torch.Tensor]], list[bool]] | None = None,
+    are_zero: Callable[[torch.Tensor], bool] = lambda gradient: False,
 ) -> Callable[[], None]:
     """Takes the gradients away before ``step``; returns what gives them back, zeroed, after it.
 
@@ -180,7 +180,7 @@ def hide_gradients(
     closure has made them, and again for each further evaluation.
 
     Args:
-        are_zero: tells of which gradients it is known; they are given back as they are.
+        are_zero: of which gradients it is known; they are given back as they are.
     """
     hidden = [
         (parameter, parameter.grad)
@@ -192,10 +192,8 @@ def hide_gradients(
         parameter.grad = None
 
     def give_back() -> None:
-        gradients = [gradient for _, gradient in hidden]
-        known = are_zero(gradients) if are_zero is not None else [False] * len(gradients)
-        for (parameter, gradient), is_zero in zip(hidden, known, strict=True):
-            if not is_zero:
+        for parameter, gradient in hidden:
+            if not are_zero(gradient):
                 with torch.no_grad():
                     gradient.zero_()
             parameter.grad = gradient

@@ -115,24 +115,7 @@ class Attempt:
                     s.run_log.warn("a process does not end after SIGKILL: it is left running")
                     break
         finally:
-            if s.lease.taken_by is not None:
-                s.run_log.fall_silent()
-            done = len(process.codes) == len(self._watches) and self._endings.are_completed()
-            if done and not s.spec.settings.keep_background:
-                self._background = (
-                    self._guards("background", lambda: self._ends_itself(process)) or ""
-                )
-            left = process.stop(keep_others=done and s.spec.settings.keep_background)
-            if self._healing is not None and self._healing.is_waiting:
-                self._guards("healing", lambda: self._heal(process, silence, time.monotonic()))
-            silence.take_steps()
-            self._guards("handover", self._take_over)
-            self._guards("journal", s.run_log.merge)
-            self._guards("note", self._tell_executed)
-            self._feed.close()
-            if s.stdin is not None:
-                s.stdin.end_attempt()
-            s.starts.attempt_ended(silence.watchdog, hung=silence.hang is not None)
+            left, done = self._end(process, silence)
         if left:
             s.run_log.left_behind(left, completed=done)
         self._point_to_dumps()
@@ -148,6 +131,31 @@ class Attempt:
             )
             for watch in self._watches
         ]
+
+    def _end(self, process: Processes, silence: SilentRanks) -> tuple[Sequence[str], bool]:
+        """Ends what still runs, and takes in the last of what the ranks have left.
+
+        Returns:
+            Names of what goes on to run all the same, and whether all ranks were completed.
+        """
+        s = self._s
+        if s.lease.taken_by is not None:
+            s.run_log.fall_silent()
+        done = len(process.codes) == len(self._watches) and self._endings.are_completed()
+        if done and not s.spec.settings.keep_background:
+            self._background = self._guards("background", lambda: self._ends_itself(process)) or ""
+        left = process.stop(keep_others=done and s.spec.settings.keep_background)
+        if self._healing is not None and self._healing.is_waiting:
+            self._guards("healing", lambda: self._heal(process, silence, time.monotonic()))
+        silence.take_steps()
+        self._guards("handover", self._take_over)
+        self._guards("journal", s.run_log.merge)
+        self._guards("note", self._tell_executed)
+        self._feed.close()
+        if s.stdin is not None:
+            s.stdin.end_attempt()
+        s.starts.attempt_ended(silence.watchdog, hung=silence.hang is not None)
+        return left, done
 
     def _start(self, outputs: Sequence[OutputPump]) -> Processes:
         s = self._s

@@ -23,12 +23,6 @@ _TOLD_APART_BY = 4
 """Innermost frames of the script's or its libraries'. All of them would cost a trainer of a library
 10 us a step."""
 _MOST_CODES = 4_096
-_LOOKED_AT_AGAIN = 16
-"""Times after which a stack is looked at again whose two frames around the call are known: those
-further out may be others."""
-_TO_CALLER = 3
-"""Frames of ours and torch's between `Heartbeat.beat` and who calls a forward: no more are needed,
-because more of them only make the look again more frequent."""
 _OURS = str(Path(__file__).parents[2]) + os.sep
 
 computing: set[int] = set()
@@ -59,8 +53,6 @@ class PlaceRecorder:
         """`path`: begun anew."""
         self._path = path
         self._known: set[tuple[int, ...]] = set()
-        # By the two codes around the call, which the table above keeps, and where in them it is.
-        self._passes: dict[tuple[int, ...], int] = {}
         self._numbers: dict[CodeType, int] = {}
         # By `id`, with the code, which lives so: to hash one goes through all of it.
         self._looked_at: dict[int, tuple[int, CodeType]] = {}
@@ -72,16 +64,6 @@ class PlaceRecorder:
 
     def note(self, *, loads: bool = False) -> None:
         """Called in the training's thread, from a forward or a batch."""
-        near = sys._getframe(2)
-        for _ in range(_TO_CALLER):
-            near = near.f_back or near
-        outer = near.f_back or near
-        around = id(near.f_code), near.f_lasti, id(outer.f_code), outer.f_lasti
-        left = self._passes.get(around, 0)
-        if left or len(self._passes) < MOST:
-            self._passes[around] = left - 1 if left else _LOOKED_AT_AGAIN
-        if left:
-            return
         key: list[int] = []
         looked_at = self._looked_at
         frame: FrameType | None = sys._getframe(1)

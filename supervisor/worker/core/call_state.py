@@ -174,10 +174,6 @@ def is_transforming() -> bool:
     return (
         torch._C._functorch.peek_interpreter_stack() is not None
         or torch._C._get_tracing_state() is not None
-        or (torch._C._len_torch_dispatch_stack() > 0 and _has_no_values())
+        or torch._C._get_dispatch_mode(_FAKE) is not None
+        or torch._C._get_dispatch_mode(_PROXY) is not None
     )
-
-
-def _has_no_values() -> bool:
-    modes = torch._C._get_dispatch_mode(_FAKE), torch._C._get_dispatch_mode(_PROXY)
-    return any(mode is not None for mode in modes)

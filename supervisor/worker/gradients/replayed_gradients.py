@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -185,32 +185,29 @@ class ZeroGradients:
 
     def give(self, optimizers: Iterable[Optimizer]) -> None:
         """Called in place of a backward."""
-        without = [p for p in _parameters(optimizers) if p.grad is None and p.requires_grad]
-        for parameter, zeros in zip(without, self._known.get_all(without), strict=True):
-            parameter.grad = self._made(parameter) if zeros is None else zeros
+        for optimizer in optimizers:
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    if parameter.grad is None and parameter.requires_grad:
+                        parameter.grad = self.of(parameter)
 
-    def are_still_zero(self, gradients: Sequence[torch.Tensor]) -> list[bool]:
-        """Of each: whether it was given here, and nobody has written to it since."""
-        counts = self._writes.get_all(gradients)
-        return [
-            count == gradient._version if count is not None else False
-            for gradient, count in zip(gradients, counts, strict=True)
-        ]
+    def are_still_zero(self, gradient: torch.Tensor) -> bool:
+        """Whether it was given here, and nobody has written to it since."""
+        writes = self._writes.get(gradient)
+        return writes is not None and bool(writes == gradient._version)
 
     def of(self, parameter: torch.Tensor) -> torch.Tensor:
         """Returns what a parameter gets."""
         zeros: torch.Tensor | None = self._known.get(parameter)
-        return self._made(parameter) if zeros is None else zeros
-
-    def _made(self, parameter: torch.Tensor) -> torch.Tensor:
-        sparse = self._sparse.get(parameter)
-        if sparse is not None:
-            zeros = _sparse_zeros(sparse)
-        else:
-            zeros = torch.zeros_like(parameter, requires_grad=False)
-        self._known[parameter] = zeros
-        if not zeros.is_inference():
-            self._writes[zeros] = zeros._version
+        if zeros is None:
+            sparse = self._sparse.get(parameter)
+            if sparse is not None:
+                zeros = _sparse_zeros(sparse)
+            else:
+                zeros = torch.zeros_like(parameter, requires_grad=False)
+            self._known[parameter] = zeros
+            if not zeros.is_inference():
+                self._writes[zeros] = zeros._version
         return zeros
 
 

@@ -195,7 +195,6 @@ class StepJudge(Part):
         judgements = self._pipeline.update_all([record for record, _ in waiting])
         now = waiting[-1][0].step if last_is_now else -1
         skips = False
-        calm_rows: list[int] = []
         for judgement, (_, row) in zip(judgements, waiting, strict=True):
             left_out = self._act_on(judgement, is_now=judgement.record.step == now)
             skips = skips or left_out
@@ -203,11 +202,7 @@ class StepJudge(Part):
                 self._health.bad_losses = 0
             elif not left_out:
                 self._health.bad_losses += 1
-            if judgement.risk.probability:
-                self._recorder.mark_risk((row,), judgement.risk.probability)
-            else:
-                calm_rows.append(row)
-        self._recorder.mark_risk(calm_rows, 0.0)
+            self._recorder.mark_risk((row,), judgement.risk.probability)
         self.calm.settle()
         return skips
 

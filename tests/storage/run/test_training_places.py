@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
-from supervisor.storage.run import training_places
 from supervisor.storage.run.training_places import PlaceRecorder, read_places
 
 
 class _Calls:
     """Forwards, without the frames of ours and torch's around them."""
 
-    def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(training_places, "_TO_CALLER", 0)
+    def __init__(self, path: Path) -> None:
         self._recorder = PlaceRecorder(path)
 
     def __call__(self) -> None:
@@ -42,11 +38,9 @@ def _functions(path: Path) -> int:
     return len(read_places(path))
 
 
-def test_a_place_is_noted_at_its_first_call_and_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_place_is_noted_at_its_first_call_and_once(tmp_path: Path) -> None:
     path = tmp_path / "rank_0.places"
-    calls = _Calls(path, monkeypatch)
+    calls = _Calls(path)
 
     _first_phase(calls, 1)
     first = _functions(path)
@@ -55,38 +49,11 @@ def test_a_place_is_noted_at_its_first_call_and_once(
     assert first == _functions(path) == 1
 
 
-def test_one_that_differs_further_out_is_noted_after_some_calls(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_that_differs_further_out_is_another(tmp_path: Path) -> None:
     path = tmp_path / "rank_0.places"
-    calls = _Calls(path, monkeypatch)
+    calls = _Calls(path)
 
     _first_phase(calls, 1)
-    _second_phase(calls, training_places._LOOKED_AT_AGAIN + 1)
+    _second_phase(calls, 1)
 
     assert _functions(path) == 2
-
-
-def test_known_calls_are_not_walked_each_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "rank_0.places"
-    calls = _Calls(path, monkeypatch)
-    walked = []
-    look_at = PlaceRecorder._look_at
-    monkeypatch.setattr(training_places, "_MOST_CODES", 0)  # each walk looks at all anew
-
-    def counted(recorder: PlaceRecorder, code: object) -> int:
-        walked.append(code)
-        return look_at(recorder, code)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(PlaceRecorder, "_look_at", counted)
-
-    _first_phase(calls, 1)
-    once = len(walked)
-    _train(calls, 1)
-    walked.clear()
-    _train(calls, training_places._LOOKED_AT_AGAIN - 2)
-
-    assert once
-    assert not walked
